@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -18,13 +19,14 @@ namespace rollmill {
 namespace {
 
 struct PyReplaySlots {
-    PyReplaySlots(std::vector<Buffer> held, const SumTree& view, const ReplaySlots& core)
-        : memory(std::move(held)), tree(view), slots(core) {}
+    PyReplaySlots(std::vector<Buffer> held, std::vector<SumTree> views, const ReplayShape& shape,
+                  const ReplayArrays& arrays)
+        : memory(std::move(held)), trees(std::move(views)), slots(trees, shape, arrays) {}
     PyReplaySlots(const PyReplaySlots&) = delete;  // what it holds cannot be copied
     PyReplaySlots& operator=(const PyReplaySlots&) = delete;
 
     std::vector<Buffer> memory;
-    SumTree tree;
+    std::vector<SumTree> trees;
     ReplaySlots slots;
 };
 
@@ -45,15 +47,29 @@ const Buffer& hold(std::vector<Buffer>& memory, nb::handle object, const char* n
     return memory.back();
 }
 
-void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout_length, std::int64_t rows,
+// The trees over the slots of several policies, or the only one.
+std::vector<SumTree> attach_trees(const std::vector<nb::object>& tree_memory, std::vector<Buffer>& memory) {
+    if (tree_memory.empty()) raise_value_error("trees is empty; give the memory of each policy's tree");
+    std::vector<SumTree> trees;
+    for (const nb::object& of_policy : tree_memory) {
+        Buffer buffer(of_policy, "tree", true);
+        trees.push_back(SumTree::attach(buffer.data<void>(), static_cast<std::size_t>(buffer.nbytes())));
+        memory.push_back(std::move(buffer));
+        if (trees.back().capacity() != trees[0].capacity())
+            raise_value_error("a tree has ", trees.back().capacity(), " leaves, but the first one ", trees[0].capacity(),
+                              "; all must have as many");
+    }
+    return trees;
+}
+
+void construct(PyReplaySlots* self, const std::vector<nb::object>& tree_memory, std::int64_t rollout_length, std::int64_t rows,
                std::int64_t n_step, std::int64_t history, nb::handle reward, nb::handle terminated, nb::handle truncated,
                nb::handle valid, nb::handle reset, nb::handle generation, nb::handle next, nb::handle previous,
-               std::int64_t window, std::int64_t stride, nb::handle acts) {
+               std::int64_t window, std::int64_t stride, nb::handle acts, nb::handle policy) {
     std::vector<Buffer> memory;
-    memory.reserve(10);
-    Buffer tree_buffer(tree_memory, "tree", true);
-    SumTree tree = SumTree::attach(tree_buffer.data<void>(), static_cast<std::size_t>(tree_buffer.nbytes()));
-    memory.push_back(std::move(tree_buffer));
+    memory.reserve(10 + tree_memory.size());
+    std::vector<SumTree> trees = attach_trees(tree_memory, memory);
+    const SumTree& tree = trees[0];
     if (rollout_length < 1 || rows < 1)
         raise_value_error("rollout_length is ", rollout_length, " and rows ", rows, "; both must be at least 1");
     if (rollout_length > tree.capacity() || rows > tree.capacity() / rollout_length)
@@ -88,7 +104,12 @@ void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout
     auto* pr = hold(memory, previous, "previous", true, of_slot, sizeof(std::int64_t)).data<std::int64_t>();
     const std::uint8_t* ac = nullptr;
     if (!acts.is_none()) ac = hold(memory, acts, "acts", false, at_cell, 1).data<std::uint8_t>();
-    new (self) PyReplaySlots(std::move(memory), tree, ReplaySlots(tree, shape, {r, te, tr, va, re, ge, ne, pr, ac}));
+    const std::int16_t* po = nullptr;
+    if (!policy.is_none())
+        po = hold(memory, policy, "policy", false, at_cell, sizeof(std::int16_t)).data<std::int16_t>();
+    else if (trees.size() > 1)
+        raise_value_error("there are ", trees.size(), " trees, but policy is None; it says which tree a step belongs to");
+    new (self) PyReplaySlots(std::move(memory), std::move(trees), shape, {r, te, tr, va, re, ge, ne, pr, ac, po});
 }
 
 void check_slot(const PyReplaySlots& self, std::int64_t slot, const char* name) {
@@ -102,15 +123,24 @@ void begin(PyReplaySlots& self, std::int64_t slot, std::int64_t previous) {
     self.slots.begin(slot, previous);
 }
 
-std::int64_t commit(PyReplaySlots& self, std::int64_t slot, std::int64_t step, nb::handle pending_array) {
+std::int64_t commit(PyReplaySlots& self, std::int64_t slot, std::int64_t step, nb::handle pending_array,
+                    nb::handle counts_array) {
     const Buffer pending = int64_array(pending_array, "pending", true);
     check_slot(self, slot, "slot");
     const ReplayShape& shape = self.slots.shape();
     if (step < 0 || step >= shape.steps || pending.shape(0) != shape.rows)
         raise_value_error("step is ", step, " and pending has ", pending.shape(0), " entries; a slot has steps 0 to ",
                           shape.steps - 1, " of ", shape.rows, " rows");
+    const auto trees = static_cast<std::int64_t>(self.slots.num_trees());
+    std::optional<Buffer> counts;
+    std::int64_t only = 0;
+    if (!counts_array.is_none()) counts.emplace(int64_array(counts_array, "counts", true));
+    if (counts ? counts->shape(0) != trees : trees > 1)
+        raise_value_error("counts has ", counts ? counts->shape(0) : 0, " entries; there are ", trees, " trees");
+    std::int64_t* each = counts ? counts->data<std::int64_t>() : &only;
     const nb::gil_scoped_release released;
-    return self.slots.commit(slot, step, pending.data<std::int64_t>());
+    self.slots.commit(slot, step, pending.data<std::int64_t>(), each);
+    return std::accumulate(each, each + trees, std::int64_t{0});
 }
 
 void evict(PyReplaySlots& self, std::int64_t slot) {
@@ -127,11 +157,11 @@ struct PyDrawRule {
 
 // A batch and the memory of its arrays.
 struct PySlotBatch {
-    PySlotBatch(std::vector<Buffer> held, const ReplayShape& shape)
+    PySlotBatch(std::vector<Buffer> held, const ReplayShape& shape, std::size_t tree)
         : memory(std::move(held)),
           batch(shape, memory[0].span<std::int64_t>(), memory[1].span<float>(), memory[2].span<float>(),
-                memory[3].span<float>(), shape.window == 0 ? std::span<std::int64_t>() : memory[4].span<std::int64_t>()) {
-    }
+                memory[3].span<float>(), shape.window == 0 ? std::span<std::int64_t>() : memory[4].span<std::int64_t>(),
+                tree) {}
 
     std::vector<Buffer> memory;
     ReplaySlots::Batch batch;
@@ -186,8 +216,10 @@ void add_copy(PySlotBatch& self, const ReplayShape& shape, nb::handle to_array, 
 }
 
 void construct_batch(PySlotBatch* self, const PyReplaySlots& slots, nb::handle leaf, nb::handle weight, nb::handle reward,
-                     nb::handle discount, nb::handle then, const Copies& copies) {
+                     nb::handle discount, nb::handle then, const Copies& copies, std::int64_t tree) {
     const ReplayShape& shape = slots.slots.shape();
+    if (const auto trees = static_cast<std::int64_t>(slots.trees.size()); tree < 0 || tree >= trees)
+        raise_value_error("tree is ", tree, "; there are trees 0 to ", trees - 1);
     std::vector<Buffer> memory;
     memory.reserve(5 + 2 * copies.size());
     const std::int64_t n = memory.emplace_back(int64_array(leaf, "leaf", true)).shape(0);
@@ -206,7 +238,7 @@ void construct_batch(PySlotBatch* self, const PyReplaySlots& slots, nb::handle l
     hold(memory, reward, "reward", true, each, sizeof(float));
     hold(memory, discount, "discount", true, each, sizeof(float));
     if (shape.window != 0) hold(memory, then, "then", true, each, sizeof(std::int64_t));
-    new (self) PySlotBatch(std::move(memory), shape);
+    new (self) PySlotBatch(std::move(memory), shape, static_cast<std::size_t>(tree));
     for (const auto& [to, from, name, padding] : copies) add_copy(*self, shape, to, from, name, padding);
 }
 
@@ -217,7 +249,7 @@ bool sample(PyReplaySlots& self, nb::handle random_array, PySlotBatch& batch, co
         raise_type_error("random must be a uint64 array of 2: seed and counter");
     DrawRule rule = how.rule;
     rule.beta = beta;
-    if (rule.weights == Weights::everything && !self.tree.has_minimum())
+    if (rule.weights == Weights::everything && !self.trees[batch.batch.tree].has_minimum())
         raise_value_error("weights is 'global'; that needs a tree created with minimum=True");
     const nb::gil_scoped_release released;
     return self.slots.sample(*random.data<Random>(), rule, how.returns, num_items, batch.batch);
@@ -238,17 +270,17 @@ std::int64_t update(PyReplaySlots& self, const PySlotBatch& batch, nb::handle td
 
 void bind_replay_slots(nb::module_& m) {
     nb::class_<PyReplaySlots>(m, "ReplaySlots")
-        .def("__init__", &construct, "tree"_a, nb::kw_only(), "rollout_length"_a, "rows"_a, "n_step"_a, "history"_a,
+        .def("__init__", &construct, "trees"_a, nb::kw_only(), "rollout_length"_a, "rows"_a, "n_step"_a, "history"_a,
              "reward"_a, "terminated"_a, "truncated"_a, "valid"_a, "reset"_a, "generation"_a, "next"_a, "previous"_a,
-             "window"_a = 0, "stride"_a = 1, "acts"_a = nb::none())
+             "window"_a = 0, "stride"_a = 1, "acts"_a = nb::none(), "policy"_a = nb::none())
         .def("begin", &begin, "slot"_a, "previous"_a)
-        .def("commit", &commit, "slot"_a, "step"_a, "pending"_a)
+        .def("commit", &commit, "slot"_a, "step"_a, "pending"_a, "counts"_a = nb::none())
         .def("evict", &evict, "slot"_a)
         .def("sample", &sample, "random"_a, "batch"_a, "rule"_a, "beta"_a, "num_items"_a)
         .def("update", &update, "batch"_a, "td_errors"_a, nb::kw_only(), "alpha"_a, "epsilon"_a, "decay"_a);
     nb::class_<PySlotBatch>(m, "SlotBatch")
         .def("__init__", &construct_batch, "slots"_a, nb::kw_only(), "leaf"_a, "weight"_a, "reward"_a, "discount"_a,
-             "then"_a = nb::none(), "copies"_a);
+             "then"_a = nb::none(), "copies"_a, "tree"_a = 0);
     nb::class_<PyDrawRule>(m, "DrawRule")
         .def(
             "__init__",

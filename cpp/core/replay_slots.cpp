@@ -15,8 +15,9 @@ constexpr std::int64_t generation_mask = (std::int64_t{1} << 31) - 1;
 
 ReplaySlots::Batch::Batch(const ReplayShape& shape, std::span<std::int64_t> leaf_array, std::span<float> weight_array,
                           std::span<float> reward_array, std::span<float> discount_array,
-                          std::span<std::int64_t> then_array)
-    : DrawnBatch{leaf_array, weight_array, {}, {}}, reward(reward_array), discount(discount_array), then(then_array) {
+                          std::span<std::int64_t> then_array, std::size_t tree_index)
+    : DrawnBatch{leaf_array, weight_array, {}, {}}, tree(tree_index), reward(reward_array), discount(discount_array),
+      then(then_array) {
     const std::size_t size = leaves.size();
     cells.resize(size * static_cast<std::size_t>(shape.window == 0 ? 2 : shape.window + 1));
     steps.resize(size * static_cast<std::size_t>(shape.window));
@@ -25,9 +26,11 @@ ReplaySlots::Batch::Batch(const ReplayShape& shape, std::span<std::int64_t> leaf
     links.resize(size);
 }
 
-ReplaySlots::ReplaySlots(const SumTree& tree, const ReplayShape& shape, const ReplayArrays& arrays)
-    : tree_(tree), shape_(shape), arrays_(arrays) {
-    leaves_.reserve(static_cast<std::size_t>((shape.history + std::max(shape.n_step, shape.window)) * shape.rows));
+ReplaySlots::ReplaySlots(std::span<const SumTree> trees, const ReplayShape& shape, const ReplayArrays& arrays)
+    : trees_(trees.begin(), trees.end()), shape_(shape), arrays_(arrays), live_(trees.size()) {
+    const std::int64_t most = (shape.history + std::max(shape.n_step, shape.window)) * shape.rows;
+    lost_.reserve(static_cast<std::size_t>(most));
+    for (auto& leaves : live_) leaves.reserve(static_cast<std::size_t>(most));
 }
 
 std::int64_t ReplaySlots::link_to(std::int64_t slot) const noexcept {
@@ -82,7 +85,7 @@ void ReplaySlots::add_if_shown(std::int64_t slot, std::int64_t step, std::int64_
         slot = slot_of(previous);
         step += shape_.steps;
     }
-    if (step >= shape_.history || has_history(slot, step, row)) leaves_.push_back(leaf(slot, step, row));
+    if (step >= shape_.history || has_history(slot, step, row)) add_live(slot, step, row);
 }
 
 // Adds the transitions that `step` completes.
@@ -98,15 +101,16 @@ void ReplaySlots::find_whole(std::int64_t slot, std::int64_t step, std::int64_t 
         add_if_shown(slot, i, row);
 }
 
-std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int64_t* pending) {
-    leaves_.clear();
+void ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int64_t* pending, std::int64_t* counts) {
+    for (auto& leaves : live_) leaves.clear();
+    std::fill_n(counts, trees_.size(), std::int64_t{0});
     // A slot's steps are a whole number of strides, so this holds in whichever slot the window begins.
     const std::int64_t begin = step - shape_.window + 1;
     const bool is_window = shape_.window > 0 && (begin + shape_.steps) % shape_.stride == 0;
-    std::int64_t valid = 0;
     for (std::int64_t row = 0; row < shape_.rows; ++row) {
         const bool is_valid = arrays_.valid[leaf(slot, step, row)] != 0;
-        valid += is_valid;
+        if (is_valid)
+            if (const std::size_t tree = tree_of(slot, step, row); tree < trees_.size()) ++counts[tree];
         if (arrays_.acts != nullptr)
             find_whole_turns(slot, step, row, is_valid, pending);
         else if (shape_.window == 0)
@@ -114,22 +118,23 @@ std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int6
         else if (is_window)
             add_if_shown(slot, begin, row);
     }
-    if (leaves_.empty()) return valid;
-    auto held = tree_.hold();
-    held.assign(leaves_, held.maximum());
-    return valid;
+    for (std::size_t tree = 0; tree < trees_.size(); ++tree) {
+        if (live_[tree].empty()) continue;
+        auto held = trees_[tree].hold();
+        held.assign(live_[tree], held.maximum());
+    }
 }
 
 void ReplaySlots::evict(std::int64_t slot) {
     const std::int64_t next = racing_load(arrays_.next + slot), previous = racing_load(arrays_.previous + slot);
-    leaves_.clear();  // those that need this slot
+    lost_.clear();  // those that need this slot
     if (shape_.history > 0 && is_alive(next)) {
         // Whether their stacks reach back into this slot is decided as if it were gone.
         const std::int64_t successor = slot_of(next);
         for (std::int64_t row = 0; row < shape_.rows; ++row)
             for (std::int64_t step = 0; step < std::min(shape_.history, shape_.steps); ++step) {
                 if (racing_load(arrays_.reset + cell(successor, step, row)) != 0) break;
-                leaves_.push_back(leaf(successor, step, row));
+                lost_.push_back(leaf(successor, step, row));
             }
     }
     if (is_alive(previous) && arrays_.acts != nullptr) {
@@ -141,14 +146,15 @@ void ReplaySlots::evict(std::int64_t slot) {
             for (std::int64_t step = shape_.steps - needed + 1; step < shape_.steps; ++step)
                 // A window's other leaves are 0 already.
                 if (shape_.window > 0 ? step % shape_.stride == 0 : !ends_within(predecessor, step, row))
-                    leaves_.push_back(leaf(predecessor, step, row));
+                    lost_.push_back(leaf(predecessor, step, row));
     }
-    {
+    for (std::size_t tree = 0; tree < trees_.size(); ++tree) {
         // In this order, so that a file left in between has no live step that lacks another.
-        auto held = tree_.hold();
-        held.assign(leaves_, 0.0f);
+        auto held = trees_[tree].hold();
+        held.assign(lost_, 0.0f);
         held.fill(leaf(slot, 0, 0), shape_.steps * shape_.rows, 0.0f);
-        racing_store(arrays_.generation + slot, arrays_.generation[slot] + 1);
+        // When no tree has a step of the slot: a draw of any tree that found one has noted the generation before.
+        if (tree + 1 == trees_.size()) racing_store(arrays_.generation + slot, arrays_.generation[slot] + 1);
     }
     // Later writes to the slot become visible after the new generation.
     order_writes();
@@ -296,11 +302,11 @@ bool ReplaySlots::sample(Random& random, const DrawRule& rule, const ReturnRule&
         std::int64_t num_items;
         Batch& batch;
     };
-    return draw_batch(tree_, random, rule, batch, Source{*this, returns, num_items, batch});
+    return draw_batch(trees_[batch.tree], random, rule, batch, Source{*this, returns, num_items, batch});
 }
 
 std::int64_t ReplaySlots::update(const Batch& batch, std::span<const float> priorities, double decay, float least) {
-    auto held = tree_.hold();
+    auto held = trees_[batch.tree].hold();
     held.decay_maximum(decay, least);
     return held.assign_if_alive(batch.leaves, priorities, batch.generations, arrays_.generation,
                                 shape_.steps * shape_.rows);

@@ -20,10 +20,15 @@
 // a row, from x_t to the first observation behind them at which the row acts. One that does not lie in its slot and the
 // next one never becomes live. See replay_turns.cpp.
 //
+// Several policies may act in the rows of a slot. Then each has a tree of its own over the same leaves, and a step is
+// live in the tree of the policy that acted at it. A row changes its policy only where an episode begins, so that all
+// steps of a transition are of one policy. Steps of players without a tree are in none.
+//
 // Who may call what: begin, commit and evict of a slot are for the process that writes it, and for one thread at a time
 // of an object. The rest is for any thread of any process. The only waits are those for the tree's lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -57,6 +62,7 @@ struct ReplayArrays {
     std::int64_t* next;      // link, or no_link
     std::int64_t* previous;  // link, or no_link
     const std::uint8_t* acts = nullptr;  // [num_slots, T + 1, B]; null where every row acts at every step
+    const std::int16_t* policy = nullptr;  // [num_slots, T + 1, B]: which tree; null where all steps are of the first
 };
 
 // How rewards add up.
@@ -87,10 +93,11 @@ class ReplaySlots {
     struct Batch : DrawnBatch {
         // Views of the caller's arrays. Not copyable, because columns refer to its vectors.
         Batch(const ReplayShape& shape, std::span<std::int64_t> leaf, std::span<float> weight, std::span<float> reward,
-              std::span<float> discount, std::span<std::int64_t> then);
+              std::span<float> discount, std::span<std::int64_t> then, std::size_t tree = 0);
         Batch(const Batch&) = delete;
         Batch& operator=(const Batch&) = delete;
 
+        std::size_t tree;                 // index of the tree that it is drawn from
         std::span<float> reward;          // [L, size]: sum of discount^i r_{t+i}, i < k <= n; 0 for an invalid step
         std::span<float> discount;        // [L, size]: discount^k; 0 for an invalid step, or where the episode terminated
         std::span<std::int64_t> then;     // windows: [L, size], which of the W + 1 observations is x_{t+k}
@@ -106,9 +113,11 @@ class ReplaySlots {
         std::int64_t learned() const noexcept { return std::ssize(reward) / size(); }
     };
 
-    ReplaySlots(const SumTree& tree, const ReplayShape& shape, const ReplayArrays& arrays);
+    // At least one tree; all have the same capacity.
+    ReplaySlots(std::span<const SumTree> trees, const ReplayShape& shape, const ReplayArrays& arrays);
 
     const ReplayShape& shape() const noexcept { return shape_; }
+    std::size_t num_trees() const noexcept { return trees_.size(); }
 
     // --- The slot's writer. Does not allocate.
 
@@ -116,11 +125,11 @@ class ReplaySlots {
     void begin(std::int64_t slot, std::int64_t previous) noexcept;
 
     // Step t and x_{t+1} are in the slot: steps that are complete now become live. `pending` [B] is the group's count
-    // of steps that wait for later ones, 0 at first. Returns how many rows' steps were valid. O(B n).
-    std::int64_t commit(std::int64_t slot, std::int64_t step, std::int64_t* pending);
+    // of steps that wait for later ones, 0 at first. `counts` [num_trees] gets how many rows' steps were valid. O(B n).
+    void commit(std::int64_t slot, std::int64_t step, std::int64_t* pending, std::int64_t* counts);
 
     // Removes the slot from the replay, and with it the steps of its neighbours that need it; it must not be
-    // overwritten before this returns. O(T B).
+    // overwritten before this returns. O(T B num_trees).
     void evict(std::int64_t slot);
 
     // --- Any thread of any process.
@@ -162,6 +171,15 @@ class ReplaySlots {
     bool has_history(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept;
     bool ends_within(std::int64_t slot, std::int64_t first, std::int64_t row) const noexcept;
     void find_whole(std::int64_t slot, std::int64_t step, std::int64_t row, bool is_valid, std::int64_t* pending);
+    // The tree that a step is live in; num_trees() for none.
+    std::size_t tree_of(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept {
+        if (arrays_.policy == nullptr) return 0;
+        return std::min(static_cast<std::size_t>(arrays_.policy[cell(slot, step, row)]), trees_.size());
+    }
+    void add_live(std::int64_t slot, std::int64_t step, std::int64_t row) {
+        const std::size_t tree = tree_of(slot, step, row);
+        if (tree < trees_.size()) live_[tree].push_back(leaf(slot, step, row));
+    }
     void add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row);
     Ahead look_ahead(std::int64_t slot, std::int64_t step, std::int64_t row, const ReturnRule& rule,
                      std::int64_t* next) const noexcept;
@@ -178,10 +196,12 @@ class ReplaySlots {
     void walk_window(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept;
     void copy_stack(const Stacks& stacks, std::int64_t index) const noexcept;
 
-    SumTree tree_;
+    std::vector<SumTree> trees_;
     ReplayShape shape_;
     ReplayArrays arrays_;
-    std::vector<std::int64_t> leaves_;  // scratch of commit and evict, whose capacity suffices
+    // Scratch, whose capacity suffices: of commit, for each tree, and of evict.
+    std::vector<std::vector<std::int64_t>> live_;
+    std::vector<std::int64_t> lost_;
 };
 
 }  // namespace rollmill

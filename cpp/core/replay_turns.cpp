@@ -42,7 +42,7 @@ void ReplaySlots::add_turns(std::int64_t slot, std::int64_t step, std::int64_t r
         }
         const std::int64_t at = leaf(slot, step, row);
         if (arrays_.valid[at] == 0) continue;
-        if (pending <= ready) leaves_.push_back(at);
+        if (pending <= ready) add_live(slot, step, row);
         --pending;
     }
 }
@@ -57,7 +57,7 @@ void ReplaySlots::add_turns_into_next(std::int64_t slot) {
             if (arrays_.terminated[at] != 0 || arrays_.truncated[at] != 0) break;
             if (arrays_.acts[cell(slot, step, row)] == 0) continue;
             if (arrays_.valid[at] == 0) break;
-            leaves_.push_back(at);
+            lost_.push_back(at);
             ++following;
         }
     }

@@ -20,31 +20,42 @@ constexpr std::int64_t episode = 7;  // steps; a masked row follows
 
 // Slots of several writers, each with one group, whose every number is the ticket of the step that it belongs to.
 struct World {
-    explicit World(std::int64_t writers, std::int64_t steps_of_window = 0, bool rows_take_turns = false)
+    explicit World(std::int64_t writers, std::int64_t steps_of_window = 0, bool rows_take_turns = false,
+                   std::size_t policies = 1)
         : num_slots(writers * slots_of_writer), window(steps_of_window), has_turns(rows_take_turns),
-          tree_memory(SumTree::nbytes(num_slots * steps * rows, {}) + SumTree::alignment),
+          num_policies(policies), tree_memory(policies * (tree_nbytes() + SumTree::alignment)), policy(cells()),
           reward(at_step()), terminated(at_step()), truncated(at_step()), valid(at_step()), reset(cells()), acts(cells()),
           shown(cells()),
           generation(static_cast<std::size_t>(num_slots)), next(generation.size(), ReplaySlots::no_link), previous(next) {
         void* start = tree_memory.data();
         std::size_t space = tree_memory.size();
-        memory = std::align(SumTree::alignment, space - SumTree::alignment, start, space);
-        SumTree::initialise(memory, space, num_slots * steps * rows, {});
+        for (std::size_t p = 0; p < num_policies; ++p) {
+            memory.push_back(std::align(SumTree::alignment, tree_nbytes(), start, space));
+            SumTree::initialise(start, tree_nbytes(), num_slots * steps * rows, {});
+            start = static_cast<std::byte*>(start) + tree_nbytes();
+            space -= tree_nbytes();
+        }
     }
 
     std::size_t at_step() const { return static_cast<std::size_t>(num_slots * steps * rows); }
     std::size_t cells() const { return static_cast<std::size_t>(num_slots * (steps + 1) * rows); }
-    SumTree tree() const { return SumTree::attach(memory, SumTree::nbytes(num_slots * steps * rows, {})); }
+    std::size_t tree_nbytes() const { return SumTree::nbytes(num_slots * steps * rows, {}); }
+    SumTree tree(std::size_t of_policy = 0) const { return SumTree::attach(memory[of_policy], tree_nbytes()); }
     ReplaySlots replay() {
-        return ReplaySlots(tree(), {num_slots, steps, rows, n_step, has_turns ? 0 : history, window, 1},
+        std::vector<SumTree> trees;
+        for (std::size_t p = 0; p < num_policies; ++p) trees.push_back(tree(p));
+        return ReplaySlots(trees, {num_slots, steps, rows, n_step, has_turns ? 0 : history, window, 1},
                            {reward.data(), terminated.data(), truncated.data(), valid.data(), reset.data(),
-                            generation.data(), next.data(), previous.data(), has_turns ? acts.data() : nullptr});
+                            generation.data(), next.data(), previous.data(), has_turns ? acts.data() : nullptr,
+                            num_policies > 1 ? policy.data() : nullptr});
     }
 
     std::int64_t num_slots, window;
     bool has_turns;
+    std::size_t num_policies;
     std::vector<std::byte> tree_memory;
-    void* memory;
+    std::vector<void*> memory;  // of each tree
+    std::vector<std::int16_t> policy;
     std::vector<float> reward;
     std::vector<std::uint8_t> terminated, truncated, valid, reset, acts;
     std::vector<std::int64_t> shown;  // ticket of each observation
@@ -72,9 +83,15 @@ bool acts_at(std::int64_t t, std::int64_t row) {
     return in_episode == episode ? truncates(t - 1) : in_episode % rows == row;
 }
 
+// Where there are several policies: who plays a row, which changes with each episode; one of them has no tree.
+std::int16_t policy_at(const World& world, std::int64_t t, std::int64_t row) {
+    const auto players = static_cast<std::int64_t>(world.num_policies) + 1;
+    return static_cast<std::int16_t>((t / (episode + 1) + row) % players);
+}
+
 void write(World& world, std::int64_t writer, const std::atomic<bool>& stop) {
     ReplaySlots replay = world.replay();
-    std::vector<std::int64_t> pending(rows, 0);
+    std::vector<std::int64_t> pending(rows, 0), counts(world.num_policies);
     std::int64_t slot = writer * slots_of_writer, used = 1, step = 0;
     const auto show = [&](std::int64_t of, std::int64_t at, std::int64_t t) {
         for (std::int64_t row = 0; row < rows; ++row) {
@@ -83,6 +100,7 @@ void write(World& world, std::int64_t writer, const std::atomic<bool>& stop) {
             put(world.shown, cell, ticket(t, writer, row));
             put(world.reset, cell, static_cast<std::uint8_t>(t % (episode + 1) == first));
             put(world.acts, cell, static_cast<std::uint8_t>(acts_at(t, row)));
+            put(world.policy, cell, policy_at(world, t, row));
         }
     };
     replay.begin(slot, -1);
@@ -97,7 +115,14 @@ void write(World& world, std::int64_t writer, const std::atomic<bool>& stop) {
             put(world.truncated, at, static_cast<std::uint8_t>(truncates(t)));
         }
         show(slot, step + 1, t + 1);
-        replay.commit(slot, step, pending.data());
+        replay.commit(slot, step, pending.data(), counts.data());
+        for (std::size_t p = 0; p < world.num_policies; ++p) {
+            std::int64_t expected = 0;
+            for (std::int64_t row = 0; row < rows; ++row)
+                expected += world.valid[static_cast<std::size_t>((slot * steps + step) * rows + row)] != 0 &&
+                            (world.num_policies == 1 || policy_at(world, t, row) == static_cast<std::int16_t>(p));
+            CHECK(counts[p] == expected);
+        }
         if (++step < steps) continue;
         const std::int64_t full = slot;
         slot = writer * slots_of_writer + used++ % slots_of_writer;
@@ -112,10 +137,10 @@ std::byte* bytes(auto& array) { return reinterpret_cast<std::byte*>(array.data()
 
 // A batch of `size` and what is copied into it.
 struct Drawn {
-    Drawn(World& world, std::int64_t window)
+    Drawn(World& world, std::int64_t window, std::size_t tree = 0)
         : leaf(size), then(size), x(cells(window)), x_then(size), stack(2 * x.size()), weight(size), reward(size),
           discount(size), r(static_cast<std::size_t>(size * window)),
-          batch(world.replay().shape(), leaf, weight, reward, discount, then) {
+          batch(world.replay().shape(), leaf, weight, reward, discount, then, tree) {
         constexpr std::size_t word = sizeof(std::int64_t);
         const auto add = [&](auto& to, auto& from, const std::int64_t* index, std::int64_t times, std::size_t width) {
             batch.columns.push_back({bytes(to), bytes(from), index, times, width, width, false});
@@ -140,12 +165,15 @@ struct Drawn {
 void sample(World& world, std::uint64_t seed, const std::atomic<bool>& stop, std::atomic<std::int64_t>& found) {
     ReplaySlots replay = world.replay();
     Random random{seed, 0};
-    Drawn drawn(world, 0);
+    const std::size_t tree = seed % world.num_policies;
+    Drawn drawn(world, 0, tree);
     while (!stop.load()) {
         if (!drawn.draw(replay, random)) continue;
         found += std::exchange(drawn.batch.redrawn, 0);
         const auto &x = drawn.x, &stack = drawn.stack;
         for (std::size_t i = 0; i < Drawn::size; ++i) {
+            if (world.num_policies > 1)
+                CHECK(policy_at(world, x[i] / 64, x[i] % 64 % rows) == static_cast<std::int16_t>(tree));
             const std::int64_t t = x[i] / 64, in_episode = t % (episode + 1);
             const std::int64_t k = std::min(n_step, episode - in_episode);
             CHECK(in_episode < episode);
@@ -221,9 +249,10 @@ void sample_turns(World& world, std::uint64_t seed, const std::atomic<bool>& sto
 
 using Sample = void (*)(World&, std::uint64_t, const std::atomic<bool>&, std::atomic<std::int64_t>&);
 
-void sample_while_slots_are_written_over(std::int64_t window, Sample sample_of_kind, bool has_turns = false) {
+void sample_while_slots_are_written_over(std::int64_t window, Sample sample_of_kind, bool has_turns = false,
+                                          std::size_t policies = 1) {
     constexpr std::int64_t writers = 2, samplers = 2, enough = 200;
-    World world(writers, window, has_turns);
+    World world(writers, window, has_turns, policies);
     std::atomic<bool> stop{false};
     std::atomic<std::int64_t> torn{0};
     std::vector<std::thread> threads;
@@ -235,13 +264,19 @@ void sample_while_slots_are_written_over(std::int64_t window, Sample sample_of_k
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     stop = true;
     for (auto& thread : threads) thread.join();
-    SumTree tree = world.tree();
-    auto held = tree.hold();
-    CHECK(held.verify());
+    for (std::size_t p = 0; p < policies; ++p) {
+        SumTree tree = world.tree(p);
+        auto held = tree.hold();
+        CHECK(held.verify());
+    }
     CHECK(torn >= enough);
 }
 
 TEST(samples_are_of_one_moment_while_slots_are_written_over) { sample_while_slots_are_written_over(0, sample); }
+
+TEST(each_policy_draws_its_own_steps_while_slots_are_written_over) {
+    sample_while_slots_are_written_over(0, sample, false, 2);
+}
 
 TEST(windows_are_of_one_moment_while_slots_are_written_over) { sample_while_slots_are_written_over(3, sample_windows); }
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from rollmill.learning.league import League, Standings
-from rollmill.learning.matches import Match
 from rollmill.learning.ratings import Elo, OpenSkill, RatingSystem
 from rollmill.learning.snapshot_keeper import ObservedPlaces, SnapshotKeeper
 from rollmill.learning.trajectories import Trajectories
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.storage.bank import SnapshotBank, add_to_layout
+from rollmill.storage.matches import Match
 from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.population_config import PopulationConfig
 

@@ -26,7 +26,7 @@ def make(**changes: Any) -> ReplaySlots:
         **steps,
         **{name: np.full(SLOTS, -1, np.int64) for name in ("generation", "next", "previous")},
     }
-    return ReplaySlots(memory, **{**arguments, **changes})
+    return ReplaySlots([memory], **{**arguments, **changes})
 
 
 def test_what_fits_is_taken() -> None:

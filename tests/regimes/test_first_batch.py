@@ -48,7 +48,10 @@ def test_a_batch_that_takes_long_to_fill_is_announced() -> None:
 def test_a_replay_that_takes_long_to_fill_is_announced() -> None:
     (line,) = long_wait(config("dqn", **{"replay.min_size": 9_000, "total_steps": 10_000}), SPEC)
     assert "after 9,000 agent steps (replay.min_size), 90% of the 10,000" in line
-    assert long_wait(config("dqn", **{"replay.min_size": 100, "total_steps": 10_000}), SPEC) == []
+    few = {"replay.min_size": 300, "total_steps": 10_000}
+    assert long_wait(config("dqn", **few), SPEC) == []
+    (line,) = long_wait(config("dqn", **few, **{"population.policies": 4}), SPEC)
+    assert "after 1,200 agent steps (replay.min_size, of each of 4 policies), 12% of the 10,000" in line
 
 
 def test_the_reason_for_having_learned_nothing_is_given() -> None:

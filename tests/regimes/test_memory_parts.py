@@ -99,6 +99,9 @@ def test_a_replay_needs_three_batches_of_its_samples() -> None:
     settings = {"replay.capacity": 1000, "learner.batch_size": 32}
     what = "3 batches of 32 samples of 2 observations each"
     assert parts_of(settings, algo="dqn")[what] == 3 * 32 * 2 * OBSERVATION
+    policies = {**settings, "population.policies": 3, "policy.1.learner.batch_size": 8, "replay.min_size": 10}
+    what = "3 batches of all policies of 72 samples of 2 observations each"
+    assert parts_of(policies, algo="dqn")[what] == 3 * 72 * 2 * OBSERVATION
     sequences = {**settings, "model.core": "gru", "replay.sequence_length": 8, "replay.burn_in": 4}
     what = "3 batches of 32 samples of 9 observations each"
     assert parts_of(sequences, algo="dqn")[what] == 3 * 32 * 9 * OBSERVATION

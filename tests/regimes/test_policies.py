@@ -160,7 +160,6 @@ def test_a_function_says_who_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algo": "dqn"}, r"0, 1 \(population\.policies, population\.guests\): in the replay regime one policy learns"),
         ({"policy.0.agents": "ann"}, "fits none of the agents"),
         ({"policy.0.model.scale_actions": False}, "must be the same for all policies"),
         ({"num_slots": 5}, "one batch's for each policy"),

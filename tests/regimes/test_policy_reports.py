@@ -90,3 +90,31 @@ def test_the_run_has_finished_when_each_policy_has(reports: PolicyReports) -> No
     assert last is not None
     assert last.report.agent_steps == 700
     assert last.stopped_by_others
+
+
+def test_the_columns_of_a_replay_are_those_of_all_policies(reports: PolicyReports) -> None:
+    def of_replay(policy: int, steps: int, age: float | None) -> LearnerReport:
+        figures: dict[str, float | None] = {
+            "replay/size": 10.0 * steps,
+            "replay/total_priority": 3.0,
+            "replay/max_priority": 1.0 + policy,
+            "replay/batches_skipped": 1.0,
+            "replay/late_priorities": 2.0,
+            "replay/samples_per_insert": 4.0 * policy,
+            "replay/age": age,
+        }
+        return replace(report_of(policy, steps=steps), lag=None, figures=figures)
+
+    reports.take(of_replay(0, 100, None), {})
+    row = reports.take(of_replay(1, 300, 7.0), {})
+    assert row is not None
+    found = {name: value for name, value in row.figures.items() if name.startswith("replay/")}
+    assert found == {
+        "replay/size": 4000.0,
+        "replay/total_priority": 6.0,
+        "replay/max_priority": 2.0,
+        "replay/batches_skipped": 2.0,
+        "replay/late_priorities": 4.0,
+        "replay/samples_per_insert": 3.0,
+        "replay/age": 7.0,
+    }

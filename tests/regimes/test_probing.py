@@ -105,7 +105,7 @@ def test_a_resumed_replay_continues_after_the_steps_of_its_checkpoint(tmp_path: 
         store.save({"counters": {"agent_steps": steps}}, agent_steps=steps)
     found = probed(config, tmp_path)
     assert isinstance(found, Probed)
-    assert found.saved_steps == 700
+    assert found.saved_steps == (700,)
 
 
 def test_the_states_of_groups_are_left_for_the_rollout_workers_if_they_are_trusted(tmp_path: Path) -> None:

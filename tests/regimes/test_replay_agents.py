@@ -1,4 +1,4 @@
-"""Complete runs of the replay regime with several agents, which share one policy."""
+"""Complete runs of the replay regime with several agents that share one policy."""
 
 from __future__ import annotations
 
@@ -133,9 +133,6 @@ def test_evaluations_meet_fixed_opponents(tmp_path: Path) -> None:
             {"model.core": "gru", "replay.sequence_length": 4, "replay.n_step": 1},
             r"replay\.sequence_length=4, but test/rounds has 3 agent\(s\), which do not act at every step",
         ),
-        ({"population.policies": 2}, "in the replay regime one policy learns"),
-        ({"population.guests": "random"}, "in the replay regime one policy learns"),
-        ({"population.snapshots": 2}, r"population\.snapshots=2: the replay regime has no past selves"),
     ],
 )
 def test_what_a_replay_of_several_agents_lacks_is_refused(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 import numpy as np
 import pytest
 from tests.rollout.driven_worker import (
@@ -20,12 +23,17 @@ from tests.rollout.driven_worker import (
 )
 
 from rollmill.envs.info_metrics import InfoMetrics
-from rollmill.envs.views import Array, ObservationView, OutcomeView
+from rollmill.envs.views import Array, ObservationView, OutcomeView, SavableGroup
 from rollmill.rollout.slot_policies import EvictingSlots, GroupSlots, PooledSlots
+from rollmill.rollout.slot_views import HostedGroup
+from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec, FrameStack
-from rollmill.storage.episodes import unpack_episode
+from rollmill.storage.episodes import EpisodeEnd, unpack_episode, unpack_match
+from rollmill.storage.matches import matches_of
+from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.removers import make_remover
-from rollmill.storage.replay import ReplayStore
+from rollmill.storage.replay import ReplayStore, add_beside_to_layout, replay_fields
+from rollmill.storage.replay import add_to_layout as add_replay_to_layout
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.slots import NO_SLOT
 
@@ -270,3 +278,42 @@ def test_a_reclaimed_slot_is_used_before_one_is_evicted(num_slots: int) -> None:
     assert taken == list(range(num_slots))
     assert slots.reclaim(taken[-1]) is None
     assert slots._take_slot() == taken[-1]
+
+
+def test_each_policy_is_told_of_its_steps_its_episodes_and_its_matches() -> None:
+    spec = replace(spec_of(), agents=("left", "right"))
+    players = PlayerIds(policies=2, guests=1)
+    topology = replace(topology_of(groups=1, slots=4), group_rows=6, agents_per_env=2, players=players)
+    config = ReplayConfig(capacity=1000, min_size=1, n_step=1)
+    layout = ArenaLayout()
+    fields = replay_fields(spec, rollout_length=STEPS, has_players=True)
+    add_replay_to_layout(layout, fields, topology, config)
+    add_beside_to_layout(layout, spec, fields, topology)
+    store = ReplayStore(Arena.create(layout, poison=True), spec, topology, config, UNLIMITED, create=True)
+    slots = evicting(store)
+    group = HostedGroup(index=0, environments=cast("SavableGroup", None))
+    slots.begin(group)
+    # Policy 1 against itself and against policy 0; a guest plays the last row.
+    ids = np.array([1, 1, 1, 0, 0, 2], np.int16)
+    for step in range(2):
+        store.arrays["policy_id"][group.slot, step] = ids
+        for name in ("acts", "reset", "valid", "terminated", "truncated"):
+            array = store.arrays[name][group.slot, step]
+            array[:] = name in ("acts", "valid")
+        store.arrays["reward"][group.slot, step] = 0.0
+    assert slots.advance(group)
+    returns, lengths = slots.views.episodes[0]
+    returns[:], lengths[:] = np.arange(6), 5
+    group.step = 1
+    store.arrays["terminated"][group.slot, 0] = True
+    assert slots.advance(group)
+    assert [limiter.inserted for limiter in store.limiters] == [int((ids == policy).sum()) for policy in (0, 1)]
+    messages = np.empty(100, np.int64)
+    for policy in (0, 1):
+        count = store.completed[policy].get_many(messages, 0.0)
+        found = messages[:count].tolist()
+        matches = [match for message in found if (match := unpack_match(message)) is not None]
+        episodes = [unpack_episode(message) for message in found if unpack_match(message) is None]
+        assert episodes == [EpisodeEnd(float(row), 5) for row in np.flatnonzero(ids == policy).tolist()]
+        assert matches == list(matches_of(ids[None], lengths[None], returns[None], 2, policy=policy))
+        assert matches

@@ -8,12 +8,14 @@ import numpy as np
 
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec, FrameStack
+from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.removers import make_remover, pop_evicted
 from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
 from rollmill.storage.slots import NO_SLOT, Topology
 
 DISCOUNT = 0.9
+ONE = PlayerIds()
 LIMITS = RateLimits(update_interval=1.0, min_size=1, error_buffer=1e12, total_steps=10**12)
 
 
@@ -32,15 +34,19 @@ def env_spec(stack=None, *, has_mask=False, agents=()):
     )
 
 
-def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0):
+def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0, players=ONE):
     topology = Topology(
         rollout_length=steps,
         group_rows=rows,
         worker_of_group=(0,) * groups,
         policy_worker_of_group=(0,) * groups,
         slots_of_worker=(slots,),
+        players=players,
     )
-    fields = replay_fields(spec, rollout_length=steps, state_size=state_size, stride=config.stride)
+    has_players = players != ONE
+    fields = replay_fields(
+        spec, rollout_length=steps, state_size=state_size, stride=config.stride, has_players=has_players
+    )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config)
     add_beside_to_layout(layout, spec, fields, topology)
@@ -59,6 +65,11 @@ class World:
         self.reset = [True]
         self.steps = []
         self.is_over = False
+
+    @property
+    def begins(self):
+        """Whether an episode begins at the newest observation, so that another player may take over."""
+        return self.reset[-1]
 
     def step(self):
         """(action, reward, terminated, truncated, valid) of the next step."""
@@ -136,18 +147,25 @@ def shown_as(world, t):
 
 
 class Run:
-    """Worlds that are stepped into a replay, as rollout workers and policy workers do it."""
+    """Worlds that are stepped into a replay, as rollout workers and policy workers do it.
 
-    def __init__(self, case, seed, config, *, state_size=0, make_world=World, agents=()):
+    With several ``players``, each episode of a row is played by any of them; if they ``stay``, all episodes of a row
+    are played by one.
+    """
+
+    def __init__(self, case, seed, config, *, state_size=0, make_world=World, agents=(), players=ONE, stay=False):
         self.case = case
         self.make_world = make_world
         self.random = np.random.default_rng(seed)
         stack = None if case.depth == 1 else FrameStack(depth=case.depth, padding=case.padding)
         spec = env_spec(stack, has_mask=state_size > 0, agents=agents)
         shape = {"slots": case.slots, "steps": case.steps, "rows": case.rows, "groups": case.groups}
-        self.store = make_store(spec, config, **shape, state_size=state_size)
+        self.players, self.stay = players, stay
+        self.store = make_store(spec, config, **shape, state_size=state_size, players=players)
         self.remover = make_remover(config.remover, self.random, self.store.priority_of)
         self.worlds = {}
+        # As worlds: who plays at each t.
+        self.who = {}
         # slot -> (number of the worlds of its rows, t of its step 0); none of what was evicted
         self.holds: dict[int, tuple[int, int]] = {}
         self.begin_processes()
@@ -167,12 +185,18 @@ class Run:
             for b in range(case.rows):
                 world = self.worlds[number, b] = self.make_world(self.random, case.depth, case.padding)
                 world.shown[0] = int(self.random.integers(1, 1 << 30))
+                self.who[number, b] = [self.draw_player()]
         for group in range(case.groups):
             slot = self.take()
             store.begin(slot, NO_SLOT)
             self.holds[slot] = (self.worlds_of[group], 0)
             self.current[group] = (slot, 0, 0)
             self.show(group, slot, 0, 0)
+
+    def draw_player(self):
+        if self.players == ONE:
+            return 0
+        return int(self.random.integers(-1, self.players.policies + self.players.guests))
 
     def take(self):
         if self.free:
@@ -191,6 +215,8 @@ class Run:
             self.store.arrays["reset"][slot, step, b] = world.reset[t]
             if "acts" in self.store.arrays:
                 self.store.arrays["acts"][slot, step, b] = world.acts[t]
+            if "policy_id" in self.store.arrays:
+                self.store.arrays["policy_id"][slot, step, b] = self.who[self.worlds_of[group], b][t]
             if "action_mask" in self.store.arrays:
                 self.store.arrays["action_mask"][slot, step, b] = mask_of(world.shown[t])
         self.store.keep_newest_frames(group, slot, step)
@@ -209,16 +235,26 @@ class Run:
         self.act(group)
         slot, step, t = self.current[group]
         for b in range(case.rows):
-            action, reward, terminated, truncated, valid = self.worlds[self.worlds_of[group], b].step()
+            world, who = self.worlds[self.worlds_of[group], b], self.who[self.worlds_of[group], b]
+            action, reward, terminated, truncated, valid = world.step()
+            who.append(self.draw_player() if world.begins and not self.stay else who[-1])
             store.arrays["action_discrete"][slot, step, b] = action
             for name, value in zip(
                 ("reward", "terminated", "truncated", "valid"), (reward, terminated, truncated, valid), strict=True
             ):
                 store.arrays[name][slot, step, b] = value
         self.show(group, slot, step + 1, t + 1)
-        valid = sum(self.worlds[self.worlds_of[group], b].steps[-1][4] for b in range(case.rows))
-        assert store.commit(slot, step, self.pending[group]) == valid
-        store.limiter.insert(valid, reserved=0)
+        valid = np.zeros(self.players.policies, np.int64)
+        for b in range(case.rows):
+            place = self.worlds_of[group], b
+            player = self.who[place][t]
+            if 0 <= player < len(valid):
+                valid[player] += self.worlds[place].steps[-1][4]
+        counts = np.full_like(valid, -1)
+        assert store.commit(slot, step, self.pending[group], counts) == valid.sum()
+        np.testing.assert_array_equal(counts, valid)
+        for limiter, count in zip(store.limiters, counts.tolist(), strict=True):
+            limiter.insert(count, reserved=0)
         step, t = step + 1, t + 1
         if step == case.steps:
             full, slot = slot, self.take()
@@ -248,9 +284,16 @@ class Run:
                     result[(slot * steps + step) * rows + b] = (world, t)
         return result
 
-    def check_leaves(self, expected):
-        priorities = np.empty(self.store.tree.capacity, np.float32)
-        self.store.tree.priorities(priorities)
+    def player_at(self, leaf):
+        """Who played at a step."""
+        slot, step, b = np.unravel_index(leaf, (self.case.slots, self.case.steps, self.case.rows))
+        number, first = self.holds[int(slot)]
+        return self.who[number, int(b)][first + int(step)]
+
+    def check_leaves(self, expected, policy=0):
+        tree = self.store.trees[policy]
+        priorities = np.empty(tree.capacity, np.float32)
+        tree.priorities(priorities)
         assert set(np.flatnonzero(priorities)) == set(expected)
 
 

@@ -35,6 +35,11 @@ class Turns:
         self.is_final = False
         self.show(final=False)
 
+    @property
+    def begins(self):
+        """Whether the row is between two episodes, or begins one, at the newest observation."""
+        return self.reset[-1] or (self.is_new and not self.is_final)
+
     def happens(self, chance):
         return self.random.random() < chance
 

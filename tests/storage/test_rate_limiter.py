@@ -245,3 +245,110 @@ def test_steps_that_have_left_the_replay_are_not_held():
     session.limiter.forget(30)
     assert session.limiter.held == held - 30
     assert session.limiter.inserted == inserted
+
+
+def make_all(policies, **changes):
+    layout = ArenaLayout()
+    add_to_layout(layout, policies)
+    arena = Arena.create(layout)
+    values = {"update_interval": 2.0, "min_size": 10, "error_buffer": 4.0, "total_steps": 100}
+    limits = RateLimits(**(values | changes))
+    limiters = [RateLimiter(arena, limits, policy=policy, policies=policies) for policy in range(policies)]
+    for limiter in limiters:
+        limiter.begin()
+    assert damage_of(arena, policies) == ""
+    return limiters
+
+
+def reserve(limiters, rows):
+    """As :meth:`rollmill.storage.replay.ReplayStore.try_reserve`."""
+    for policy, count in enumerate(rows):
+        if count and not limiters[policy].try_reserve(count, with_others=sum(rows[:policy])):
+            for earlier in range(policy):
+                limiters[earlier].release(rows[earlier])
+            return False
+    return True
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    policies=st.integers(2, 4),
+    interval=st.floats(0.05, 30),
+    min_size=st.integers(1, 60),
+    total=st.integers(201, 800),
+    rows=st.integers(1, 12),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_policies_that_share_groups_never_stop_each_other(policies, interval, min_size, total, rows, seed):
+    """Groups are played by random policies, some of which get no steps; not every step that is made counts."""
+    random = np.random.default_rng(seed)
+    buffer = least_error_buffer(update_interval=interval, group_rows=rows)
+    limiters = make_all(policies, update_interval=interval, min_size=min_size, error_buffer=buffer, total_steps=total)
+    shares = random.dirichlet(np.full(policies, 0.3))
+    parked = [random.multinomial(rows, shares).tolist() for _ in range(3)]
+    under_way = []
+    for _ in range(200_000):
+        if all(limiter.is_done for limiter in limiters) and not under_way:
+            break
+        moves = [("draw", limiter) for limiter in limiters if limiter.may_draw]
+        for group in list(parked):
+            if reserve(limiters, group):
+                parked.remove(group)
+                under_way.append(group)
+        moves += [("insert", group) for group in under_way]
+        assert moves, "the run stands still"
+        move, what = moves[random.integers(len(moves))]
+        if move == "draw":
+            assert what.try_draw()
+            continue
+        under_way.remove(what)
+        for limiter, count in zip(limiters, what, strict=True):
+            limiter.insert(int(random.integers(count // 2, count + 1)), reserved=count)
+        parked.append(random.multinomial(rows, shares).tolist())
+    assert total <= sum(limiter.inserted for limiter in limiters) < total + rows * 3
+    for limiter in limiters:
+        due = limiter.limits.batches_due(limiter.inserted)
+        assert due <= limiter.drawn <= due + buffer / interval + 1
+
+
+def test_the_last_step_of_a_run_is_made_by_all_policies_of_its_group():
+    limiters = make_all(2, error_buffer=1000.0, total_steps=21)
+    assert reserve(limiters, [10, 10])
+    for limiter in limiters:
+        limiter.insert(10, reserved=10)
+    assert not limiters[0].is_full
+    assert reserve(limiters, [2, 2]), "one step is left, which a whole group makes"
+    assert not reserve(limiters, [1, 1])
+    for limiter in limiters:
+        limiter.insert(2, reserved=2)
+    assert [limiter.inserted for limiter in limiters] == [12, 12]
+    assert all(limiter.is_full for limiter in limiters)
+    assert [limiter.inserted_by_all for limiter in limiters] == [24, 24]
+
+
+def test_a_policy_that_waits_for_its_learner_releases_what_others_have_reserved():
+    first, second = limiters = make_all(2)
+    assert reserve(limiters, [0, 14])
+    second.insert(14, reserved=14)
+    assert not reserve(limiters, [4, 4])
+    assert reserve(limiters, [4, 0])
+    first.insert(4, reserved=4)
+    assert second.try_draw()
+    assert second.try_draw()
+    assert reserve(limiters, [4, 4])
+    assert not first.may_draw, "each has a minimum size of its own"
+
+
+def test_a_resumed_policy_keeps_limits_of_its_own():
+    layout = ArenaLayout()
+    add_to_layout(layout, 2)
+    arena = Arena.create(layout)
+    asked = RateLimits(update_interval=2.0, min_size=10, error_buffer=4.0, total_steps=100)
+    for policy, base in enumerate((30, 7)):
+        limits = RateLimits(update_interval=2.0, min_size=10, error_buffer=4.0, total_steps=100, base=base)
+        limiter = RateLimiter(arena, limits, policy=policy, policies=2)
+        limiter.begin()
+        limiter.remember(asked, limits)
+    assert [resumed_limits(arena, asked, policy=policy, policies=2).base for policy in range(2)] == [30, 7]
+    arena["replay/limits/1"][:] = -1
+    assert "an update interval of -1" in damage_of(arena, 2)

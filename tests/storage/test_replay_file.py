@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from rollmill.regimes.replay import _open_of_all
+from rollmill.regimes.replay_memory import _open_of_all
 from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughDisk
 from rollmill.runtime.ranks import Ranks, folder_of_rank
 from rollmill.runtime.signed_files import UntrustedError, signed
@@ -194,7 +194,7 @@ def test_each_rank_refuses_a_replay_that_another_user_left(change, why, rank, tm
         return open_replay(folder, layout(), RULES, resume=resume, trust=trust)
 
     with pytest.raises(UntrustedError, match=rf"{record} is not trusted, and native code .* without checks: it {why}"):
-        _open_of_all(open_it, 100, ranks, 1.0)
+        _open_of_all(open_it, 100, ranks, 1.0, range(1))
     assert not open_it(resume=False).is_kept, "a new run does not use it"
     assert open_it(resume=True, trust=True).is_kept
     assert open_it(resume=True).is_kept, "it is this user's from then on"

@@ -24,16 +24,19 @@ class ActingAlgorithm:
     Args:
         algorithm: The algorithm, on its device and in evaluation mode.
         is_lowered: Whether its weights are stored in bf16.
+        explores: Whether it explores; else it takes the actions that it holds for the best.
 
     Attributes:
         algorithm: As given.
+        explores: As given.
         flat: The acting network's weights.
         version: Their version.
         is_on_policy: Whether the algorithm returns values; its actions are not checked.
     """
 
-    def __init__(self, algorithm: Algorithm, *, is_lowered: bool) -> None:
+    def __init__(self, algorithm: Algorithm, *, is_lowered: bool, explores: bool = True) -> None:
         self.algorithm = algorithm
+        self.explores = explores
         is_on_cpu = next(algorithm.parameters()).device.type == "cpu"
         self.flat = FlatState(algorithm.acting, alias=is_on_cpu)
         self.version = NOT_PUBLISHED

@@ -220,7 +220,7 @@ class PolicyWorker:
         mask: NDArray[np.bool_] | None,
     ) -> None:
         """Choose a_t, and write it into the slots."""
-        explore = self._explorer.explore(requests, reset, mask)
+        explore = self._explorer.explore(requests, reset, mask) if acting.explores else None
         on_device = None if mask is None else torch.from_numpy(mask).to(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             action, state = acting.algorithm.act_with_state(observation, state, reset, on_device, explore)
@@ -240,7 +240,7 @@ class PolicyWorker:
         )
         self._ledger.enter(InferencePhase.SCATTERING)
         requests.fill(arrays["policy_version"], acting.version)
-        if action.log_prob is None or action.value is None:
+        if action.log_prob is None or action.value is None or "value" not in arrays:  # a replay keeps neither
             return
         value = action.value.cpu().numpy()
         requests.write(arrays["log_prob"], action.log_prob.cpu().numpy())

@@ -34,11 +34,13 @@ class BatchLoader(Generic[Item]):
 
     Args:
         source: The source of batches.
+        arrived: Set whenever a batch is ready, for a learner that waits for several loaders.
     """
 
-    def __init__(self, source: Source[Item]) -> None:
+    def __init__(self, source: Source[Item], arrived: threading.Event | None = None) -> None:
         """Start the thread."""
         self._source = source
+        self._arrived = arrived
         self._ready: Queue[Item | BaseException] = Queue(maxsize=1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._load, name="batch loader", daemon=True)
@@ -77,5 +79,7 @@ class BatchLoader(Generic[Item]):
             except Full:
                 self._source.while_full()
                 continue
+            if self._arrived is not None:
+                self._arrived.set()
             return True
         return False

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.learning.matches import Match
 from rollmill.learning.ratings import Rating, RatingSystem, restored
 from rollmill.learning.snapshot_keeper import DECAY, SnapshotKeeper
 from rollmill.learning.trajectories import Trajectories
+from rollmill.storage.matches import Match
 from rollmill.storage.player_ids import PlayerIds
 
 
@@ -84,7 +84,23 @@ class League:
         if self._keeper is not None:
             self._keeper.observe(batch, version)
         for match in batch.matches:
-            self._count(match)
+            self.count(match)
+
+    def count(self, match: Match) -> None:
+        """Count a match of the policy."""
+        theirs = self._standings.rating(self._players, match.opponent)
+        if theirs is None:
+            return
+        self._standings.ratings[self._policy] = self._standings.system.rate(self._rating, theirs, match.points)
+        if not self._players.is_past(match.opponent):
+            guest = self._players.guest_index(match.opponent)
+            other = match.opponent if guest is None else self._players.policies + guest
+            self._results[other] = self._results[other] * DECAY + (1.0, match.points)
+            return
+        self._recent = self._recent[0] + match.points, self._recent[1] + 1.0
+        policy, place = self._players.place(match.opponent)
+        if policy == self._policy and self._keeper is not None:
+            self._keeper.count(place, match.points)
 
     def publish(self, agent_steps: int, version: int, weights: NDArray[np.uint8]) -> None:
         """Take a snapshot if it is due, and publish who may be met by groups that act with this version."""
@@ -143,19 +159,3 @@ class League:
     @property
     def _rating(self) -> Rating:
         return self._standings.ratings[self._policy]
-
-    def _count(self, match: Match) -> None:
-        """Count a match of the policy."""
-        theirs = self._standings.rating(self._players, match.opponent)
-        if theirs is None:
-            return
-        self._standings.ratings[self._policy] = self._standings.system.rate(self._rating, theirs, match.points)
-        if not self._players.is_past(match.opponent):
-            guest = self._players.guest_index(match.opponent)
-            other = match.opponent if guest is None else self._players.policies + guest
-            self._results[other] = self._results[other] * DECAY + (1.0, match.points)
-            return
-        self._recent = self._recent[0] + match.points, self._recent[1] + 1.0
-        policy, place = self._players.place(match.opponent)
-        if policy == self._policy and self._keeper is not None:
-            self._keeper.count(place, match.points)

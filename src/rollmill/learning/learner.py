@@ -7,6 +7,7 @@ The trainer decides what to learn from: batches of trajectories (:mod:`rollmill.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -95,15 +96,20 @@ class Trainer(Protocol):
         ...
 
 
-def run_in_turn(learners: Sequence[Learner], steps: RunSteps | None = None) -> None:
+def run_in_turn(
+    learners: Sequence[Learner], steps: RunSteps | None = None, arrived: threading.Event | None = None
+) -> None:
     """Run the learners of a process, each until it has nothing more to do; they take turns, batch by batch.
 
-    In rounds, each waits for its next batch before the one after it gets its turn.
+    In rounds, each waits for its next batch before the one after it gets its turn. Otherwise those without a batch are
+    passed over, and the process waits where none has one.
 
     Args:
         learners: One for each policy that the process learns.
         steps: The agent steps of all of them, which say whether they take turns in rounds; None for one learner.
+        arrived: Set when a batch is ready for any of them; None for one learner.
     """
+    arrived = arrived or threading.Event()
     with ExitStack() as sessions:
         for learner in learners:
             sessions.enter_context(learner.start())
@@ -114,13 +120,21 @@ def run_in_turn(learners: Sequence[Learner], steps: RunSteps | None = None) -> N
                     steps.begin_round()
                     active = [learner for learner in active if _learn_next_batch(learner)]
                 else:
-                    active = [learner for learner in active if learner.turn(POLL_S / len(active))]
+                    arrived.clear()  # Before the learners look for batches, so that none is missed.
+                    before = _batches(learners)
+                    active = [learner for learner in active if learner.turn(0.0 if len(active) > 1 else POLL_S)]
+                    if len(active) > 1 and _batches(learners) == before:
+                        arrived.wait(POLL_S)
             except (NonFiniteGradientError, NonFiniteSampleError):
                 for learner in learners:  # Gradients that are not finite are not applied: all weights are valid.
                     learner.save_after_failure()
                 raise
     for learner in learners:
         learner.finish()
+
+
+def _batches(learners: Sequence[Learner]) -> int:
+    return sum(learner.progress.batches for learner in learners)
 
 
 def _learn_next_batch(learner: Learner) -> bool:

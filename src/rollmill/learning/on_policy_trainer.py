@@ -91,6 +91,7 @@ class OnPolicyTrainer:
         self._progress = setup.progress
         self._run_steps = setup.run_steps
         self._numbers = setup.numbers
+        self._arrived = setup.arrived
         self._config = config
         self._total_steps = setup.plan.total_steps
         self._collective = setup.collective
@@ -133,7 +134,7 @@ class OnPolicyTrainer:
     @contextmanager
     def session(self) -> Iterator[None]:
         """Load batches in the background."""
-        self._loader = BatchLoader(CompletedSlots(self._store, self._admission, self._prepare))
+        self._loader = BatchLoader(CompletedSlots(self._store, self._admission, self._prepare), self._arrived)
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -133,6 +134,7 @@ class LearnerSetup:
         clock: Seconds of training.
         collective: The ranks.
         device: The learner's device.
+        arrived: Set when a batch is ready for any of the learners of the process.
         numbers: Numbers that the main process may set during the run.
     """
 
@@ -145,6 +147,7 @@ class LearnerSetup:
     clock: TrainingClock
     collective: Collective
     device: torch.device
+    arrived: threading.Event = field(default_factory=threading.Event)
     numbers: LiveNumbers = field(default_factory=LiveNumbers)
 
     @property

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rollmill.learning.batch_loader import POLL_S
-from rollmill.storage.episodes import EpisodeEnd, unpack_episode
+from rollmill.storage.episodes import EpisodeEnd, unpack_episode, unpack_match
+from rollmill.storage.matches import Match
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
@@ -67,6 +68,7 @@ class ReplaySource:
         for _ in range(_BATCHES):
             self._free.put(sampler.make_batch(batch_size))
         self._episodes: deque[EpisodeEnd] = deque()
+        self._matches: deque[Match] = deque()
         self._fruitless = 0
 
     def collect(self) -> Iterator[Drawn]:
@@ -90,6 +92,10 @@ class ReplaySource:
         """Return the episodes that have ended since the last call."""
         return [self._episodes.popleft() for _ in range(len(self._episodes))]
 
+    def take_matches(self) -> list[Match]:
+        """Return the results of the policy's matches that have ended since the last call."""
+        return [self._matches.popleft() for _ in range(len(self._matches))]
+
     def _wait(self) -> bool:
         """Wait briefly until a batch may be drawn; receives episodes meanwhile."""
         limiter = self._store.limiter
@@ -106,7 +112,11 @@ class ReplaySource:
 
     def _receive_episodes(self, timeout_s: float) -> None:
         count = self._ring.get_many(self._messages, timeout_s)
-        self._episodes.extend(unpack_episode(message) for message in self._messages[:count].tolist())
+        for message in self._messages[:count].tolist():
+            if (match := unpack_match(message)) is not None:
+                self._matches.append(match)
+            else:
+                self._episodes.append(unpack_episode(message))
 
     def _take_free(self) -> Drawn | None:
         try:
@@ -115,6 +125,15 @@ class ReplaySource:
             self._receive_episodes(0.0)
             return None
 
+    def _end_deadlock(self) -> None:
+        """Skip the batches of a policy whose steps those of others have overwritten; raise for a policy alone."""
+        limiter = self._store.limiter
+        if len(self._store.limiters) == 1:
+            raise NothingToDrawError(limiter.inserted, limiter.limits)
+        limiter.skip_batches()
+        self._fruitless = 0
+        self._store.wake_parked()
+
     def _draw(self, batch: Drawn) -> bool:
         """Fill a batch, or return it."""
         limiter = self._store.limiter
@@ -122,7 +141,7 @@ class ReplaySource:
             self.give_back(batch)
             return False
         was_full = limiter.is_full
-        if self._sampler.draw(batch, self._config.beta_at(limiter.inserted / self._total_steps)):
+        if self._sampler.draw(batch, self._config.beta_at(limiter.inserted_by_all / self._total_steps)):
             self._fruitless = 0
             self._store.wake_parked()
             return True
@@ -135,5 +154,5 @@ class ReplaySource:
         elif limiter.is_deadlocked(self._store.topology.group_rows):
             self._fruitless += 1
             if self._fruitless > _MOST_FRUITLESS:
-                raise NothingToDrawError(limiter.inserted, limiter.limits)
+                self._end_deadlock()
         return False

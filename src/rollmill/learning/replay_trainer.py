@@ -16,6 +16,7 @@ from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.algorithms.off_policy_config import OffPolicyConfig
 from rollmill.learning.batch_loader import BatchLoader
 from rollmill.learning.collective import Collective
+from rollmill.learning.league import League
 from rollmill.learning.learner import Learner
 from rollmill.learning.live_numbers import News
 from rollmill.learning.progress import LearnerSetup, RunPlan
@@ -41,7 +42,7 @@ class ReplayAccount:
 
     Args:
         setup: The process, the run and its counters.
-        store: The replay.
+        store: The replay, as the learner of the policy sees it.
         algorithm: The algorithm, on its device.
         update: Runs its SGD steps.
         replay: The replay's configuration.
@@ -103,7 +104,7 @@ class ReplayAccount:
 
     def set_learning_rate(self) -> None:
         """Set the learning rate to the value set by the user, or to the scheduled one."""
-        self.update.set_learning_rate(self._learning_rate_after(self._progress.agent_steps))
+        self.update.set_learning_rate(self._learning_rate_after(self.setup.run_steps.value))
 
     def _learning_rate_after(self, agent_steps: int) -> float:
         return self.setup.numbers.value("learning_rate", self._schedule.value(agent_steps))
@@ -119,10 +120,13 @@ class ReplayAccount:
 
     def count(self, *, to_save: bool) -> None:
         """See :meth:`rollmill.learning.learner.Trainer.count`."""
-        steps = self.store.limiter.inserted if self._is_alone else self.steps_of_all
-        if to_save and steps >= self.setup.plan.total_steps and not (self.is_done or self.has_ended):
+        limiter, total = self.store.limiter, self.setup.plan.total_steps
+        steps, of_run = (
+            (limiter.inserted, limiter.inserted_by_all) if self._is_alone else (self.steps_of_all, self.steps_of_all)
+        )
+        if to_save and of_run >= total and not (self.is_done or self.has_ended):
             # All steps are collected, but not all learned: a resumed run must learn the rest.
-            steps = self.setup.plan.total_steps - 1
+            steps -= of_run - total + 1
         self._progress.agent_steps = steps
 
     def fill(self, report: LearnerReport, **figures: float | None) -> LearnerReport:
@@ -143,7 +147,7 @@ class ReplayAccount:
         return replace(
             report,
             losses=self.update.take_statistics(),
-            learning_rate=self._learning_rate_after(report.agent_steps),
+            learning_rate=self._learning_rate_after(self.setup.run_steps.value),
             fast_path=self._way,
             figures=of_replay | figures,
         )
@@ -182,9 +186,10 @@ class ReplayTrainer:
 
     Args:
         account: State of the run.
+        league: The policy's matches and past selves; None if it meets nobody.
     """
 
-    def __init__(self, account: ReplayAccount) -> None:
+    def __init__(self, account: ReplayAccount, league: League | None = None) -> None:
         setup, store, replay = account.setup, account.store, account.replay
         self._account = account
         self._context = setup.context
@@ -205,7 +210,9 @@ class ReplayTrainer:
             replay,
             batch_size=account.config.batch_size // setup.collective.world_size,
             total_steps=store.limiter.limits.total_steps,
+            learner=store.policy,  # One learner for each policy.
         )
+        self._league = league
         self._loader: BatchLoader[Drawn] | None = None
         self._batch: Drawn | None = None
         self._all_have_batches = False
@@ -222,16 +229,18 @@ class ReplayTrainer:
     def session(self) -> Iterator[None]:
         """Draw batches in the background."""
         self._scale_rewards()
-        self._loader = BatchLoader(self._source)
+        self._loader = BatchLoader(self._source, self._account.setup.arrived)
         try:
             yield
         finally:
             self._loader.close()
             self._progress.take_episodes(self._source.take_episodes())
+            self._take_matches()
 
     def advance(self, learner: Learner, wait_s: float) -> bool:
         """Learn from the next batch, if every rank has one."""
         assert self._loader is not None, "call advance() within session()"
+        self._take_matches()
         if self._batch is None:
             self._batch = self._loader.next(timeout_s=wait_s)
         if not self._agree():
@@ -256,16 +265,28 @@ class ReplayTrainer:
 
     def fill(self, report: LearnerReport) -> LearnerReport:
         """See :class:`rollmill.learning.learner.Trainer`."""
-        late = float(self._late_priorities)
-        return self._account.fill(report, **{"replay/age": self._ages.take(), "replay/late_priorities": late})
+        figures = {"replay/age": self._ages.take(), "replay/late_priorities": float(self._late_priorities)}
+        if self._league is not None:
+            figures |= self._league.figures(is_row=report.is_row)
+        return self._account.fill(report, **figures)
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`rollmill.learning.learner.Trainer`."""
-        return self._account.state_dict()
+        league = {} if self._league is None else {"league": self._league.state_dict()}
+        return self._account.state_dict() | league
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :class:`rollmill.learning.learner.Trainer`."""
         self._account.load_state_dict(state)
+        if self._league is not None and "league" in state:
+            self._league.load_state_dict(state["league"])
+
+    def _take_matches(self) -> None:
+        """Count the matches that have ended."""
+        matches = self._source.take_matches()
+        if self._league is not None:
+            for match in matches:
+                self._league.count(match)
 
     def _scale_rewards(self) -> None:
         """Use the current scale for batches drawn from now on; one or two may be drawn already."""

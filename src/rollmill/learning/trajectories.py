@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.learning.matches import Match, matches_of
 from rollmill.learning.turns import turns_only
 from rollmill.native import gather_trajectories
 from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.matches import Match, matches_of
 from rollmill.storage.slots import ACTS, OBSERVATION_PREFIX, POLICY_ID, RNN_STATE, SlotStore
 
 # Not needed on the learner's device.

@@ -5,6 +5,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+_Int16: TypeAlias = npt.NDArray[np.int16]
 _Int64: TypeAlias = npt.NDArray[np.int64]
 _UInt64: TypeAlias = npt.NDArray[np.uint64]
 _Float32: TypeAlias = npt.NDArray[np.float32]
@@ -535,7 +536,8 @@ class ReplaySlots:
     ``cpp/core/replay_slots.h``.
 
     Args:
-        tree: The memory of a :class:`SumTree` with ``num_slots * rollout_length * rows`` leaves. Kept alive, as all arrays.
+        trees: For each policy, the memory of a :class:`SumTree` with ``num_slots * rollout_length * rows`` leaves. Kept
+            alive, as all arrays.
         rollout_length: T.
         rows: B.
         n_step: Rewards that are added up, 1 to T.
@@ -553,6 +555,8 @@ class ReplaySlots:
         acts: bool ``[num_slots, T + 1, B]``: whether the row acts at x_t; None where every row acts at every step. Steps
             at which it does not are transparent: transitions lead from one turn of the row to a later one, and those that
             do not lie in two slots never become live. Needs ``history`` and ``window`` 0.
+        policy: int16 ``[num_slots, T + 1, B]``: who acts, which changes only where an episode begins. A step becomes live
+            in the tree of this index; in none if there is no such tree. None with one tree: all steps are of the first.
 
     Raises:
         ValueError: A shape or a number does not fit the others.
@@ -560,7 +564,7 @@ class ReplaySlots:
 
     def __init__(
         self,
-        tree: Buffer | _Array,
+        trees: Sequence[Buffer | _Array],
         *,
         rollout_length: int,
         rows: int,
@@ -577,20 +581,22 @@ class ReplaySlots:
         window: int = 0,
         stride: int = 1,
         acts: _Array | None = None,
+        policy: _Int16 | None = None,
     ) -> None: ...
     def begin(self, slot: int, previous: int) -> None:
         """A free slot begins as the successor of ``previous`` (-1: of none). Raises IndexError for what is no slot."""
 
-    def commit(self, slot: int, step: int, pending: _Int64) -> int:
+    def commit(self, slot: int, step: int, pending: _Int64, counts: _Int64 | None = None) -> int:
         """Step ``step`` and the observation after it stand in the slot: what misses nothing now becomes live.
 
         Args:
             slot: The slot.
             step: 0 to T - 1.
             pending: ``[B]``, the group's own: steps of each row that wait for later ones; 0 at first.
+            counts: ``[num_trees]``, gets how many steps of each policy were valid. Needed with several trees.
 
         Returns:
-            How many rows' steps were valid.
+            How many rows' steps were valid, of all policies with a tree.
         """
 
     def evict(self, slot: int) -> None:
@@ -638,10 +644,11 @@ class SlotBatch:
             entries are ``"cells"`` (x_t, or all W + 1 observations of a window), ``"steps"`` (the step, or all W of them),
             of transitions ``"next_cells"`` (x_{t+k}), of windows ``"learned_steps"`` and ``"states"`` (the state before the
             first step, where each slot has one before every ``stride``-th step).
+        tree: Index of the tree that it is drawn from.
 
     Raises:
         TypeError: An array is not C-contiguous, or not writable.
-        ValueError: A shape does not fit, or the entries are others.
+        ValueError: A shape does not fit, the entries are others, or there is no such tree.
     """
 
     def __init__(
@@ -654,6 +661,7 @@ class SlotBatch:
         discount: _Float32,
         then: _Int64 | None = None,
         copies: Sequence[tuple[_Array, _Array, str, Literal["zero", "repeat"] | None]],
+        tree: int = 0,
     ) -> None: ...
 
 class DrawRule:

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollmill.learning.admission import ADMISSIONS
+from rollmill.regimes.player_setup import matchmaker, players_of
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
     allocate_slots,
     group_builder,
-    matchmaker,
-    players_of,
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups

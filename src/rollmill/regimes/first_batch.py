@@ -30,11 +30,14 @@ def long_wait(config: Config, spec: EnvSpec, *, steps_done: int = 0) -> list[str
         return []
     rows = config.num_envs * spec.rows_per_env
     if config.in_replay:
-        if config.replay.min_size < _LARGE_SHARE * left:
+        policies = len(config.population.names)
+        wait = config.replay.min_size * policies
+        if wait < _LARGE_SHARE * left:
             return []
+        of_each = f", of each of {policies} policies" if policies > 1 else ""
         return [
-            f"learning begins after {config.replay.min_size:,} agent steps (replay.min_size), "
-            f"{_share(config.replay.min_size, left)}; a smaller replay.min_size begins earlier"
+            f"learning begins after {wait:,} agent steps (replay.min_size{of_each}), {_share(wait, left)}; a smaller "
+            "replay.min_size begins earlier"
         ]
     batch = config.algorithm.batch_size
     if batch < _LARGE_SHARE * left and batch < _MANY_ROLLOUTS * rows * config.rollout_length:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from rollmill.algorithms.base import Algorithm
+from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.central_view import own_entries
@@ -76,7 +77,9 @@ def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device)
         return function_guest(player, PLAYERS.find(player)(), action)
     snapshot = read_snapshot(*folder_of_player(player))
     algorithm = network_of(snapshot, config, spec)
-    return ActingAlgorithm(algorithm.to(device).eval(), is_lowered=False)
+    # Off-policy ones would need a schedule: they play as they are evaluated.
+    explores = isinstance(algorithm, OnPolicyAlgorithm)
+    return ActingAlgorithm(algorithm.to(device).eval(), is_lowered=False, explores=explores)
 
 
 def network_of(snapshot: Snapshot, config: Config, spec: EnvSpec) -> Algorithm:
@@ -86,15 +89,18 @@ def network_of(snapshot: Snapshot, config: Config, spec: EnvSpec) -> Algorithm:
         PlayerError: It does not fit.
     """
     given = snapshot.checkpoint
-    if not isinstance(snapshot.algorithm, OnPolicyConfig):
-        raise PlayerError(f"{given} is of an off-policy run: guests are scripted, or networks of on-policy runs")
-    if snapshot.model.stored_action(spec.action) != config.stored_action(spec.action):
+    action = spec.action
+    if isinstance(snapshot.algorithm, OnPolicyConfig):
+        stored = snapshot.model.stored_action(action)
+    else:
+        stored = action = action.in_unit_box
+    if stored != config.stored_action(spec.action):
         raise PlayerError(
-            f"{given} gives continuous actions another form than this run: use the same model.squash_actions and "
-            "model.scale_actions"
+            f"{given} gives continuous actions another form than this run: use a run with the same "
+            "model.squash_actions and model.scale_actions (off-policy algorithms scale actions)"
         )
     observation = own_entries(spec.observation)
-    algorithm = make_algorithm(observation, spec.action, snapshot.model, snapshot.algorithm)
+    algorithm = make_algorithm(observation, action, snapshot.model, snapshot.algorithm)
     if snapshot.model.central_value:
         snapshot = snapshot._replace(weights=acting_part(algorithm, snapshot.weights))
     _load(algorithm, snapshot)

@@ -17,14 +17,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rollmill.regimes.player_setup import matchmaker, players_of
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
     allocate_slots,
     group_builder,
     group_states,
-    matchmaker,
-    players_of,
     with_delays,
 )
 from rollmill.rollout.group_checkpoints import GroupCheckpoints

@@ -50,10 +50,11 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
         parts.append(MemoryPart(f"{copies} network(s) of the policy workers", copies * probed.weight_nbytes))
     if config.in_replay:
         steps = max(2, config.replay.sequence_length + 1)
-        batch = config.algorithm.batch_size // ranks.world_size
+        of_policies = " of all policies" if len(config.policies) > 1 else ""
+        batch = sum(policy.off_policy.batch_size for policy in config.policies) // ranks.world_size
         parts.append(
             MemoryPart(
-                f"{_BATCHES} batches of {batch:,} samples of {steps} observations each",
+                f"{_BATCHES} batches{of_policies} of {batch:,} samples of {steps} observations each",
                 _BATCHES * batch * steps * _nbytes(probed.spec.observation) * config.num_learners,
             )
         )

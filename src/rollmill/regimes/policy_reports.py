@@ -21,6 +21,9 @@ from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.status import PolicyStatus
 from rollmill.runtime.ledger import ProcessAccount
 
+_SIZE, _SAMPLES_PER_INSERT = "replay/size", "replay/samples_per_insert"
+_SUMS_OF_REPLAY = (_SIZE, "replay/total_priority", "replay/batches_skipped", "replay/late_priorities")
+
 
 class PolicyReports:
     """Combines the newest reports of all policies; the reports of a single policy stay as they are.
@@ -104,7 +107,7 @@ class PolicyReports:
             lag=None if first.lag is None else _lag([row.lag for row in rows if row.lag], reports),
             training_s=max(report.training_s for report in reports),
             precision=first.precision,
-            figures=self._figures(),
+            figures=self._figures() | _of_replay(reports, rows),
             is_row=bool(rows),
             at=max(report.at for report in reports),
         )
@@ -128,7 +131,9 @@ def policy_monitors(run_setup: RunSetup) -> list[Monitor]:
         folder, resume = run_setup.folder_of(policy), run_setup.resume
         folder.mkdir(parents=True, exist_ok=True)
         earlier = read_metrics(folder) if resume else []
-        writer = MetricsWriter(folder, resume_at_steps=saved_steps([folder]) if resume else None)
+        inserted = run_setup.memory.inserted
+        kept = (inserted[policy] if inserted else saved_steps([folder])) if resume else None
+        writer = MetricsWriter(folder, resume_at_steps=kept)
         monitors.append(
             Monitor(
                 replace(config, max_seconds=None, target_return=None),
@@ -148,6 +153,25 @@ def _means(losses: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each loss over the policies that have it."""
     names = dict.fromkeys(name for of_policy in losses for name in of_policy)
     return {name: statistics.fmean(each[name] for each in losses if name in each) for name in names}
+
+
+def _of_replay(reports: Sequence[LearnerReport], rows: Sequence[LearnerReport]) -> dict[str, float | None]:
+    """Return the columns of the replay that the policies share; empty in other regimes."""
+    newest = [report.figures for report in reports]
+    if not all(_SIZE in figures for figures in newest):
+        return {}
+
+    def values(column: str, given: Sequence[Mapping[str, float | None]] = newest) -> list[float]:
+        return [value for figures in given if (value := figures.get(column)) is not None]
+
+    found: dict[str, float | None] = {column: sum(values(column)) for column in _SUMS_OF_REPLAY}
+    found["replay/max_priority"] = max(values("replay/max_priority"))
+    steps = max(1, sum(report.agent_steps for report in reports))
+    inserts = zip(values(_SAMPLES_PER_INSERT), (report.agent_steps for report in reports), strict=True)
+    found[_SAMPLES_PER_INSERT] = sum(samples * of_policy for samples, of_policy in inserts) / steps
+    ages = values("replay/age", [row.figures for row in rows])
+    found["replay/age"] = statistics.fmean(ages) if ages else None
+    return found
 
 
 def _lag(rows: Sequence[PolicyLag], reports: Sequence[LearnerReport]) -> PolicyLag:

@@ -173,16 +173,16 @@ def _inference_precision(config: Config, spec: EnvSpec, algorithm: Algorithm) ->
     return faster_precision(model.eval(), zeros)
 
 
-def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:
-    """Return the agent steps of the checkpoint to resume from, on rank 0's disk."""
+def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> tuple[int, ...]:
+    """Return the agent steps of each policy's checkpoint to resume from, on rank 0's disk."""
     from rollmill.learning.process_group import exchange
     from rollmill.storage.checkpoints import CheckpointStore
 
-    def find() -> int:
-        store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
-        return store.latest_header(to_resume=True).agent_steps
+    def find() -> list[int]:
+        stores = [CheckpointStore(at / "checkpoints", config.checkpoint) for at in config.population.folders(run_dir)]
+        return [store.latest_header(to_resume=True).agent_steps for store in stores]
 
-    return find() if ranks.is_alone else exchange(ranks, "saved steps", find, config.distributed.timeout_s)
+    return tuple(find() if ranks.is_alone else exchange(ranks, "saved steps", find, config.distributed.timeout_s))
 
 
 def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) -> int:

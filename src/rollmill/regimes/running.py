@@ -34,7 +34,7 @@ from rollmill.regimes.run_files import (
 )
 from rollmill.regimes.setup import Probed, RunSetup
 from rollmill.regimes.starting import Evaluator, describe, prepare, probe, start_processes
-from rollmill.regimes.steps_done import saved_steps, steps_done_again
+from rollmill.regimes.steps_done import episodes_reported, saved_steps, steps_done_again
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
@@ -163,7 +163,7 @@ def run(
         already = None
         if resume:
             # For a replay, from rank 0's disk: other ranks have no checkpoints.
-            already = saved_steps(folders) if probed.saved_steps is None else probed.saved_steps
+            already = saved_steps(folders) if probed.saved_steps is None else sum(probed.saved_steps)
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks, trust=trust)
         config = run_setup.config
         writer = None
@@ -176,7 +176,7 @@ def run(
             )
         earlier = read_metrics(run_dir) if resume and not ranks.rank else []
         if earlier and run_setup.memory.inserted:
-            run_setup = replace(run_setup, episodes=int(earlier[-1]["episodes"]))
+            run_setup = replace(run_setup, episodes=tuple(episodes_reported(folder) for folder in folders))
         evaluator = Evaluator(supervisor, run_setup)
         arena = run_setup.memory.arena
         controls = {name: control_block(arena, policy=policy) for policy, name in enumerate(names)}

@@ -11,23 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rollmill.learning.live_numbers import add_numbers_to_layout, control_block
-from rollmill.learning.matchmaking import MATCHMAKING
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
+from rollmill.regimes.player_setup import check_players
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
-from rollmill.rollout.assignment import ASSIGNMENTS, AUTO, FIXED, RANDOM, Assignment
 from rollmill.rollout.group_builder import GroupBuilder
-from rollmill.rollout.matchmaker import Guests, Matchmaker, PastOpponents
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import DelayInjector
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.options import apply
-from rollmill.settings.regime_config import LockstepConfig
-from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import EnvSpec
-from rollmill.storage.agent_roles import players_of_agents
 from rollmill.storage.bank import SnapshotBank
 from rollmill.storage.bank import add_to_layout as add_bank_to_layout
 from rollmill.storage.group_states import GroupStates
@@ -66,7 +61,7 @@ class Probed:
         networks: One for each policy.
         first_iteration: In lockstep, the iteration at which the run starts or resumes.
         shared: In the replay regime, sizes shared by several learners; None if there cannot be several.
-        saved_steps: In the replay regime, agent steps of the checkpoint to resume from.
+        saved_steps: In the replay regime, agent steps of each policy's checkpoint to resume from.
         guest_state_size: The largest S of a guest's network.
         largest_parameter: For messages: the network's largest parameter, in parentheses.
         has_cuda: Whether there is a GPU.
@@ -78,7 +73,7 @@ class Probed:
     networks: tuple[NetworkSizes, ...]
     first_iteration: int = 0
     shared: SharedSizes | None = None
-    saved_steps: int | None = None
+    saved_steps: tuple[int, ...] | None = None
     guest_state_size: int = 0
     largest_parameter: str = ""
     has_cuda: bool = False
@@ -121,8 +116,9 @@ class Memory(NamedTuple):
         arena: Slots (but the replay's), tables, rings and weights.
         fields: The slots' arrays.
         replay: In the replay regime, the slots and further persistent state.
-        limits: In the replay regime, the rate limiter's.
-        inserted: Agent steps in the resumed replays of all ranks; may be more than a checkpoint has counted.
+        limits: In the replay regime, those of each policy's rate limiter.
+        inserted: Each policy's agent steps in the resumed replays of all ranks; may be more than its checkpoint has
+            counted. Empty without resumed replays.
         notes: Lines for the log.
         parts: Known memory use of the run.
     """
@@ -130,14 +126,14 @@ class Memory(NamedTuple):
     arena: Arena
     fields: list[SlotField]
     replay: Arena | None = None
-    limits: RateLimits | None = None
-    inserted: int = 0
+    limits: tuple[RateLimits, ...] = ()
+    inserted: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     parts: tuple[MemoryPart, ...] = ()
 
     def steps_done(self, saved_steps: int | None) -> int | None:
         """Return the agent steps that a resumed run does not repeat."""
-        return self.inserted or saved_steps
+        return sum(self.inserted) or saved_steps
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,8 @@ class RunSetup:
         ranks: The ranks.
         sampling_seed: Keys environments and action sampling: the run's seed, or for a resumed run a different seed for
             each checkpoint, so that it does not repeat its first episodes.
-        episodes: Episodes reported so far, including those in a replay beyond the checkpoint.
+        episodes: Episodes of each policy reported so far, including those in a replay beyond the checkpoint; empty
+            without such a replay.
         trust: Whether to use the files of a resumed run even if another user wrote them.
     """
 
@@ -168,7 +165,7 @@ class RunSetup:
     user_code: UserCode
     sampling_seed: int
     ranks: Ranks = field(default_factory=Ranks)
-    episodes: int = 0
+    episodes: tuple[int, ...] = ()
     trust: bool = False
 
     @property
@@ -193,12 +190,6 @@ class RunSetup:
     def folder_of(self, policy: int) -> Path:
         """Return the folder of a policy's checkpoints and metrics."""
         return self.config.population.folders(self.run_dir)[policy]
-
-
-def players_of(config: Config) -> PlayerIds:
-    """Return who may play a row."""
-    population = config.population
-    return PlayerIds(len(population.names), population.snapshots, len(population.guests))
 
 
 def allocate_slots(
@@ -226,28 +217,8 @@ def allocate_slots(
         NotEnoughMemory: The slots do not fit.
         ConfigError: Past selves for an environment with one agent, or policies that do not fit it.
     """
-    population = config.population
-    if population.snapshots and len(probed.spec.agents) < 2:
-        raise ConfigError(
-            f"population.snapshots={population.snapshots}, but {probed.spec.name} has one agent: past selves play "
-            "against the policy in environments with several agents; use 0."
-        )
     players = topology.players
-    players_of_agents(config.population, config.policy, probed.spec.agents)
-    # These raise for unknown names before processes start.
-    assignment_rule(config, probed.spec.agents)
-    MATCHMAKING.find(config.population.matchmaking, "population.matchmaking")
-    if population.guests and len(probed.spec.agents) < 2:
-        raise ConfigError(
-            f"population.guests={','.join(population.guests)}, but {probed.spec.name} has one agent: guests play "
-            "against policies in environments with several agents; omit them."
-        )
-    if players.policies > config.num_envs * probed.spec.rows_per_env:
-        raise ConfigError(
-            f"{players.policies} policies (population.policies), but {config.num_envs} environments (num_envs) with "
-            f"{probed.spec.rows_per_env} agent(s) each: every policy needs an agent to play; use more environments."
-        )
-    _check_actions(config, probed)
+    check_players(config, probed.spec)
     fields = slot_fields(
         probed.spec,
         rollout_length=config.rollout_length,
@@ -259,12 +230,7 @@ def allocate_slots(
     add_to_layout(layout, fields, topology)
     # The newest version, and in lockstep those that groups may still use.
     num_versions = max(2, topology.slots_per_group)
-    for policy, network in enumerate(probed.networks):
-        add_numbers_to_layout(layout, policy=policy)
-        nbytes = network.weight_nbytes
-        add_weights_to_layout(layout, nbytes=nbytes, num_versions=num_versions, ring=acting_ring(policy))
-        if players.places:
-            add_bank_to_layout(layout, places=players.places, nbytes=nbytes, num_versions=num_versions, policy=policy)
+    add_policies_to_layout(layout, probed, players, num_versions=num_versions)
     slots = (
         f"{topology.num_slots} slots of {config.rollout_length} steps of {topology.group_rows} row(s) and other memory "
         "that the processes share"
@@ -279,23 +245,34 @@ def allocate_slots(
         parts=parts,
     )
     SlotStore(arena, fields, topology, create=True)
+    create_policies(arena, players)
+    return Memory(arena, fields, parts=parts)
+
+
+def add_policies_to_layout(layout: ArenaLayout, probed: Probed, players: PlayerIds, *, num_versions: int = 2) -> None:
+    """Reserve each policy's numbers, weights, and bank of past selves.
+
+    Args:
+        layout: The arena.
+        probed: Sizes of the networks.
+        players: Who may play a row.
+        num_versions: Versions of the weights that may be read at once.
+    """
+    for policy, network in enumerate(probed.networks):
+        add_numbers_to_layout(layout, policy=policy)
+        nbytes = network.weight_nbytes
+        add_weights_to_layout(layout, nbytes=nbytes, num_versions=num_versions, ring=acting_ring(policy))
+        if players.places:
+            add_bank_to_layout(layout, places=players.places, nbytes=nbytes, num_versions=num_versions, policy=policy)
+
+
+def create_policies(arena: Arena, players: PlayerIds) -> None:
+    """Initialise what :func:`add_policies_to_layout` has reserved, before other processes start."""
     for policy in range(players.policies):
         WeightStore(arena, ring=acting_ring(policy), create=True)
         control_block(arena, policy=policy, create=True)
         if players.places:
             SnapshotBank(arena, policy=policy, create=True)
-    return Memory(arena, fields, parts=parts)
-
-
-def _check_actions(config: Config, probed: Probed) -> None:
-    """Refuse policies whose actions slots would hold in different forms."""
-    action, box = config.stored_action(probed.spec.action), config.box_actions
-    for name, policy in zip(config.population.names, config.policies, strict=True):
-        if (policy.stored_action(probed.spec.action), policy.box_actions) != (action, box):
-            raise ConfigError(
-                f"policy.{name}: model.squash_actions and model.scale_actions must be the same for all policies, whose "
-                "actions the environments take in one form; set them without a policy's name."
-            )
 
 
 def with_delays(context: ChildContext, config: Config) -> ChildContext:
@@ -381,85 +358,6 @@ def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int
         action=config.stored_action(setup.probed.spec.action),
         random_steps=lambda group: steps(first + group),
         random=lambda group, i: stream(seed(i), "decorrelation", first + group),
-    )
-
-
-def assignment_rule(config: Config, agents: Sequence[str]) -> Callable[[int, int, int], int] | None:
-    """Return the user's rule in numbers: agent, environment and episode -> player; None without one.
-
-    Raises:
-        ConfigError: The name is not known; when called, the rule names no policy and no guest.
-    """
-    name = config.population.assignment
-    if name in (AUTO, RANDOM, FIXED):
-        return None
-    choose = ASSIGNMENTS.find(name, "population.assignment")
-    players, population = players_of(config), config.population
-    numbers = {policy: number for number, policy in enumerate(population.names)}
-    numbers |= {guest: players.guest(index) for index, (guest, _) in enumerate(population.named_guests)}
-
-    def rule(agent: int, env: int, episode: int) -> int:
-        who = agents[agent] if agents else ""
-        chosen = choose(who, env, episode)
-        if chosen not in numbers:
-            raise ConfigError(
-                f"the assignment {name!r} gave {chosen!r} for agent {who!r}: give one of {', '.join(numbers)}."
-            )
-        return numbers[chosen]
-
-    return rule
-
-
-def is_drawn(config: Config, agents: Sequence[str]) -> bool:
-    """Whether the policy of an agent is drawn for every episode."""
-    given = config.population.assignment
-    return len(agents) > 1 if given == AUTO else given == RANDOM
-
-
-def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
-    """Return what says who plays the rows of a rollout worker's groups; None with one player."""
-    config, population, agents = setup.config, setup.config.population, setup.probed.spec.agents
-    if setup.topology.players == PlayerIds():
-        return None
-    assert config.envs_per_group != "auto"
-    lag = config.regime.lag if isinstance(config.regime, LockstepConfig) else None
-    seed = setup.sampling_seed if lag is None else config.seed
-    first_env = setup.first_group * config.envs_per_group
-    is_random = is_drawn(config, agents)
-    past_selves = None
-    if banks := setup.banks():
-        past_selves = PastOpponents(
-            banks,
-            setup.topology.players,
-            table_of=lambda bank, i: bank.newest_table() if lag is None else bank.table(max(0, i - lag)),
-            first_version=-1 if lag is None else max(0, setup.probed.first_iteration - lag),
-            share=population.past,
-            seed=seed,
-            counts_users=lag is None,
-        )
-    players = setup.topology.players
-    allowed = [
-        [index if index < players.policies else players.guest(index - players.policies) for index in of_agent]
-        for of_agent in players_of_agents(config.population, config.policy, agents)
-    ]
-    anywhere = [
-        players.guest(index)
-        for index in range(players.guests)
-        if not any(players.guest(index) in of_agent for of_agent in allowed)
-    ]
-    return Matchmaker(
-        store,
-        assignment=Assignment(
-            allowed,
-            is_random=is_random,
-            num_envs=config.num_envs,
-            seed=seed,
-            by_group=lag is None,
-            rule=assignment_rule(config, agents),
-        ),
-        past_selves=past_selves,
-        guests=Guests(anywhere, players.policies, share=population.guest_share, seed=seed) if anywhere else None,
-        first_env=first_env,
     )
 
 

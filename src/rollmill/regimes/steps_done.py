@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rollmill.reporting.metrics import read_metrics
 from rollmill.storage.checkpoint_file import CheckpointError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
@@ -28,6 +29,12 @@ def steps_done_again(folders: Sequence[Path], resumed_at: int | None) -> list[st
         f"the run resumes from {resumed_at:,} agent steps, the newest checkpoint that it can resume "
         f"exactly; the {newest - resumed_at:,} steps after it are repeated"
     ]
+
+
+def episodes_reported(folder: Path) -> int:
+    """Return how many episodes of a policy its metrics have counted."""
+    rows = read_metrics(folder)
+    return int(rows[-1]["episodes"]) if rows else 0
 
 
 def _saved_steps_in(folder: Path, *, to_resume: bool = True) -> int | None:

@@ -6,6 +6,7 @@ Only these processes import this module: the main process and rollout workers mu
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
@@ -256,6 +257,7 @@ class LearnerSide:
         policies = run.config.policies
         progress = [Progress() for _ in policies]
         steps = RunSteps(progress, in_rounds=run.config.in_lockstep)
+        arrived = threading.Event()
         sides = []
         for policy, config in enumerate(policies):
             plan = run_plan(run, policy)
@@ -269,6 +271,7 @@ class LearnerSide:
                 clock=TrainingClock(plan.schedule_s),
                 collective=collective,
                 device=device,
+                arrived=arrived,
                 numbers=LiveNumbers(
                     None if run.ranks.rank else control_block(run.memory.arena, policy=policy),
                     note=lambda text: context.send(LearnerNote(text)),
@@ -280,9 +283,12 @@ class LearnerSide:
         return sides
 
     def make(self, make: Callable[[Config, EnvSpec], AnAlgorithm]) -> AnAlgorithm:
-        """Build the algorithm on its device, with initial weights from the run's seed."""
+        """Build the algorithm on its device, with initial weights from the run's seed, or those of another run."""
         torch.manual_seed(int_seed(self.run.config.seed, "initial weights", self.policy))
         algorithm = make(self.config, self.run.probed.spec)
+        source = source_of(self.run.config, self.run.config.population.names[self.policy])
+        if source is not None and not self.run.resume:
+            load_weights(algorithm, source)
         torch.manual_seed(self.setup.plan.seed)
         self.setup.ledger.enter(LearnerPhase.MEASURING)
         return algorithm.to(self.setup.device)
@@ -305,6 +311,32 @@ class LearnerSide:
             timetable=timetable,
             league=league,
         )
+
+    def league(self, standings: Standings, places: Callable[[SnapshotBank], Places]) -> League | None:
+        """Build what counts the policy's matches and keeps its past selves; None if it meets nobody.
+
+        Args:
+            standings: The ratings of all policies.
+            places: Builds what knows which places of a bank nobody plays.
+        """
+        run = self.run
+        if run.topology.players == PlayerIds() or len(run.probed.spec.agents) < 2:
+            return None
+        population = run.config.population
+        banks, num_versions = run.banks(), max(1, run.topology.slots_per_group)
+        keeper = None
+        if banks:
+            bank = banks[self.policy]
+            keeper = SnapshotKeeper(
+                bank,
+                places(bank),
+                population,
+                system=standings.system,
+                name=population.names[self.policy],
+                num_versions=num_versions,
+            )
+        names = [*population.names, *(name for name, _ in population.named_guests)]
+        return League(self.policy, names, run.topology.players, standings, keeper)
 
     def on_policy_learner(
         self,
@@ -331,9 +363,6 @@ class LearnerSide:
         run, setup, spec = self.run, self.setup, self.run.probed.spec
         store = run.store_of(self.policy)
         algorithm = self.make(make_on_policy)
-        source = source_of(run.config, run.config.population.names[self.policy])
-        if source is not None and not run.resume:
-            load_weights(algorithm, source)
         random = np.random.default_rng(setup.plan.seed)
         path = choose_path(algorithm, spec, setup.compute)
         algorithm.encoder_batch = path.micro_batch
@@ -342,23 +371,7 @@ class LearnerSide:
         if run.config.debug_fingerprints:
             file, first = run.folder_of(self.policy) / FINGERPRINTS_FILE, run.probed.first_iteration
             fingerprints = Fingerprints(file, observation, first_update=first)
-        league = None
-        if run.topology.players != PlayerIds() and len(spec.agents) > 1:
-            population = run.config.population
-            banks, num_versions = run.banks(), max(1, run.topology.slots_per_group)
-            keeper = None
-            if banks:
-                bank = banks[self.policy]
-                keeper = SnapshotKeeper(
-                    bank,
-                    places(bank),
-                    population,
-                    system=standings.system,
-                    name=population.names[self.policy],
-                    num_versions=num_versions,
-                )
-            names = [*population.names, *(name for name, _ in population.named_guests)]
-            league = League(self.policy, names, run.topology.players, standings, keeper)
+        league = self.league(standings, places)
         trainer = OnPolicyTrainer(
             setup,
             store,
@@ -379,7 +392,7 @@ class LearnerSide:
 def run_learners(sides: Sequence[LearnerSide], learners: Sequence[Learner]) -> None:
     """Run the loops of all policies until they end."""
     first = sides[0].setup
-    run_in_turn(learners, first.run_steps)
+    run_in_turn(learners, first.run_steps, first.arrived)
     first.collective.close()
 
 
@@ -397,7 +410,7 @@ def run_plan(setup: RunSetup, policy: int = 0) -> RunPlan:
         resume=setup.resume,
         checkpoints=CheckpointStore(folder / "checkpoints", checkpoint),
         evaluations=EvaluationQueue(folder, config.eval_every) if not setup.ranks.rank else None,
-        episodes=setup.episodes,
+        episodes=setup.episodes[policy] if setup.episodes else 0,
         policy=policy,
         policy_name=names[policy] if len(names) > 1 else "",
         # Decisions by a clock are neither reproducible nor equal on all ranks.

@@ -240,7 +240,7 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "previous row; null where nothing was learned.",
             _REPLAY,
         ),
-        Metric("replay/size", "agent steps", "Steps that the replay holds; of all ranks together.", _REPLAY),
+        Metric("replay/size", "agent steps", "Steps that the replay holds; of all ranks or policies.", _REPLAY),
         Metric("replay/samples_per_insert", "-", "How often each step has been learned from so far, mean.", _REPLAY),
         Metric("replay/total_priority", "-", "Sum of all priorities; of several ranks, rank 0's.", _REPLAY),
         Metric("replay/max_priority", "-", "Priority of new transitions; of several ranks, rank 0's.", _REPLAY),
@@ -253,7 +253,8 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         Metric(
             "replay/batches_skipped",
             "batches",
-            "Batches at the end for which there was nothing to draw; of several ranks, rank 0's.",
+            "Batches for which there was nothing to draw: at the end, or where other policies' steps have replaced a "
+            "policy's; of several ranks, rank 0's.",
             _REPLAY,
         ),
         Metric(

@@ -19,10 +19,11 @@ import numpy as np
 from rollmill.roles import RolloutPhase
 from rollmill.rollout.group_checkpoints import GroupCheckpoints
 from rollmill.rollout.slot_views import HostedGroup, ReplayViews, SlotViews
-from rollmill.storage.episodes import pack_episode
+from rollmill.storage.episodes import pack_episode, pack_match
+from rollmill.storage.matches import matches_of
 from rollmill.storage.removers import Remover, pop_evicted
 from rollmill.storage.replay import ReplayStore
-from rollmill.storage.slots import NO_SLOT, SlotStore
+from rollmill.storage.slots import NO_SLOT, POLICY_ID, SlotStore
 
 
 class SlotPolicy(ABC):
@@ -232,7 +233,12 @@ class EvictingSlots(SlotPolicy):
         self._free = deque(sorted(set(slots).difference(completed)))
         # Group -> [B]: steps of each row that wait for later ones; see ``ReplayStore.commit``.
         self._pending = {group: np.zeros(self._rows, np.int64) for group in groups}
-        self._unsent: deque[int] = deque()
+        policies = store.topology.players.policies
+        # Group -> rows of each policy whose steps are under way.
+        self._reserved: dict[int, list[int]] = {}
+        self._counts = np.zeros(policies, np.int64)
+        self._unsent: list[deque[int]] = [deque() for _ in range(policies)]
+        self._players = store.arrays.get(POLICY_ID)
 
     def begin(self, group: HostedGroup) -> bool:
         """Give a group its first slot."""
@@ -250,7 +256,7 @@ class EvictingSlots(SlotPolicy):
             self._commit(group, group.step - 1)
         if group.step == self._rollout_length:
             self._begin_slot(group)
-        if not self._parked and self._store.limiter.try_reserve(self._rows):
+        if not self._parked and self._try_reserve(group):
             return True
         self._park(group)
         return False
@@ -269,8 +275,12 @@ class EvictingSlots(SlotPolicy):
             return ()
         resumed = []
         self._store.set_parked(self._worker, True)
-        while self._parked and self._store.limiter.try_reserve(self._rows):
-            group = self._take_parked()
+        for group in list(self._parked.values()):
+            if not self._try_reserve(group):
+                if self._players is None:
+                    break
+                continue  # Other policies may play in the groups behind it.
+            del self._parked[group.index]
             self._store.group_is_parked[group.index] = False
             resumed.append(group)
         if not self._parked:
@@ -280,22 +290,54 @@ class EvictingSlots(SlotPolicy):
     def must_poll(self) -> bool:
         """Send finished episodes to the learner that keeps the run's counts; whether some, or groups, are left."""
         self._send_episodes()
-        return bool(self._unsent or self._parked)
+        return bool(any(self._unsent) or self._parked)
 
     def _send_episodes(self) -> None:
-        while self._unsent and self._store.completed[0].put(self._worker, self._unsent[0]):
-            self._unsent.popleft()
+        for unsent, ring in zip(self._unsent, self._store.completed, strict=False):
+            while unsent and ring.put(self._worker, unsent[0]):
+                unsent.popleft()
+
+    def _try_reserve(self, group: HostedGroup) -> bool:
+        """Count the group's next steps as under way, if all policies that play in it may make them."""
+        if self._players is None:
+            return self._store.limiter.try_reserve(self._rows)
+        rows = self._store.rows_of_policies(group.slot, group.step)
+        if not self._store.try_reserve(rows):
+            return False
+        self._reserved[group.index] = rows
+        return True
 
     def _commit(self, group: HostedGroup, step: int) -> None:
-        store, limiter = self._store, self._store.limiter
-        valid = store.commit(group.slot, step, self._pending[group.index])
-        limiter.insert(valid, reserved=self._rows)
-        returns, lengths = self.views.episodes[group.index]
-        for row in np.flatnonzero(lengths).tolist():
-            self._unsent.append(pack_episode(float(returns[row]), int(lengths[row])))
+        store, pending = self._store, self._pending[group.index]
+        if self._players is None:
+            store.limiter.insert(store.commit(group.slot, step, pending), reserved=self._rows)
+        else:
+            store.commit(group.slot, step, pending, self._counts)
+            under_way = self._reserved[group.index]
+            for limiter, valid, reserved in zip(store.limiters, self._counts.tolist(), under_way, strict=True):
+                if reserved:
+                    limiter.insert(valid, reserved=reserved)
+        self._take_episodes(group, step)
         self._send_episodes()
-        if limiter.learners_waiting and limiter.may_draw:
-            store.wake_learners()
+        store.wake_learners()
+
+    def _take_episodes(self, group: HostedGroup, step: int) -> None:
+        """Tell the learners of the policies that played which episodes, and which of their matches, have ended."""
+        returns, lengths = self.views.episodes[group.index]
+        ended = np.flatnonzero(lengths).tolist()
+        if not ended:
+            return
+        players = None if self._players is None else self._players[group.slot, step]
+        for row in ended:
+            policy = 0 if players is None else int(players[row])
+            if policy < len(self._unsent):
+                self._unsent[policy].append(pack_episode(float(returns[row]), int(lengths[row])))
+        agents = self._store.topology.agents_per_env
+        if players is None or agents == 1:
+            return
+        for policy, unsent in enumerate(self._unsent):
+            matches = matches_of(players[None], lengths[None], returns[None], agents, policy=policy)
+            unsent.extend(map(pack_match, matches))
 
     def _begin_slot(self, group: HostedGroup) -> None:
         full, slot = group.slot, self._take_slot()

@@ -35,8 +35,8 @@ def config_of_policy(config: C, name: str) -> C:
     if replace(changed, model=alone.model, optimiser=alone.optimiser, regime=regime) != alone:
         raise ConfigError(
             f"policy.{name}: {', '.join(own)}: a policy has its own network, algorithm and optimiser (model.*, "
-            "learner.*); everything else, the compute settings included, is that of the run: set it without "
-            f"'policy.{name}'."
+            "learner.*, off_policy.*); everything else, the regime, the replay and the compute settings included, is "
+            f"that of the run: set it without 'policy.{name}'."
         )
     return changed
 

@@ -190,19 +190,34 @@ class ReplayRegimeConfig(Checked, section=""):
                     f"model.{name}=True: off-policy networks have no normalisers; use false, or normalise in a wrapper "
                     "of the environment."
                 )
-        names = (*run.population.names, *run.population.guests)
-        if len(names) > 1:
-            raise ConfigError(
-                f"{', '.join(names)} (population.policies, population.guests): in the replay regime one policy learns; "
-                "use regime='async' or 'lockstep'."
-            )
-        if run.population.snapshots:
-            raise ConfigError(
-                f"population.snapshots={run.population.snapshots}: the replay regime has no past selves; "
-                "use 0, or regime='async' or 'lockstep'."
-            )
+        self._check_players(run)
         if run.inference.random_actions:
             raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")
+
+    def _check_players(self, run: Config) -> None:
+        """Check that several policies, guests and past selves have one learner process, and room in the replay."""
+        population, replay = run.population, self.replay
+        policies = len(population.names)
+        if self.num_learners > 1 and (policies > 1 or population.guests or population.snapshots):
+            raise ConfigError(
+                f"learner.num_learners={self.num_learners} with {policies} policies, {len(population.guests)} guests "
+                f"and population.snapshots={population.snapshots}: several learners share one policy that meets "
+                "nobody else; use learner.num_learners=1, or one policy without guests and past selves."
+            )
+        if policies == 1:
+            return
+        needed = replay.min_size * policies
+        if needed > replay.capacity:
+            raise ConfigError(
+                f"replay.min_size={replay.min_size} with {policies} policies, each of which collects so many agent "
+                f"steps before it learns, is more than replay.capacity={replay.capacity}, which they share; use a "
+                f"capacity of {needed} or more, or a smaller min_size."
+            )
+        if run.total_steps <= needed:
+            raise ConfigError(
+                f"replay.min_size={replay.min_size}, of each of {policies} policies, leaves nothing to learn in a run "
+                f"of total_steps={run.total_steps}: use a smaller min_size or more steps."
+            )
 
     def _check_sequences(self, run: Config) -> None:
         """Check that a recurrent core has sequences to learn from, and that slots can hold them."""
@@ -236,6 +251,13 @@ class ReplayRegimeConfig(Checked, section=""):
 
     def check_ranks(self, run: Config, world_size: int) -> None:
         """See :meth:`AsyncConfig.check_ranks`."""
+        population = run.population
+        if len(population.names) > 1 or population.guests or population.snapshots:
+            raise ConfigError(
+                f"{len(population.names)} policies, {len(population.guests)} guests and population.snapshots="
+                f"{population.snapshots} with {world_size} ranks: in the replay regime several ranks learn one policy "
+                "that meets nobody else; start one program without torchrun, or use regime='lockstep'."
+            )
         if self.algorithm.batch_size % world_size or self.num_learners > 1:
             raise ConfigError(
                 f"learner.batch_size={self.algorithm.batch_size}, learner.num_learners={self.num_learners} "

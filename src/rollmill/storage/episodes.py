@@ -1,10 +1,12 @@
-"""Ends of episodes as messages: an episode's return and length in one integer."""
+"""Ends of episodes as messages: an episode's return and length, or the result of a match, in one integer."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from rollmill.storage.matches import Match
 
 _LONGEST = 0x7FFFFFFF
 
@@ -30,6 +32,16 @@ def episodes_of(plain: Iterable[Sequence[float]]) -> list[EpisodeEnd]:
 def pack_episode(episode_return: float, episode_length: int) -> int:
     """An episode's undiscounted return, as float32, and its length in agent steps as one message, at least 0."""
     return int.from_bytes(struct.pack("<f", episode_return), "little") | min(episode_length, _LONGEST) << 32
+
+
+def pack_match(match: Match) -> int:
+    """The result of a match as one message, which no episode has: it would have the length 0."""
+    return match.opponent << 2 | round(2 * match.points)
+
+
+def unpack_match(message: int) -> Match | None:
+    """What :func:`pack_match` packed; None if it is an episode."""
+    return None if message >> 32 else Match(message >> 2, (message & 3) / 2)
 
 
 def unpack_episode(message: int) -> EpisodeEnd:

@@ -26,7 +26,7 @@ class PopulationConfig(Checked, section="population"):
     Attributes:
         policies: The policies that learn, each with a network, an optimiser and checkpoints of its own: their number,
             or their names ("attacker,defender"). ``policy.NAME.KEY`` gives one of them its own value of a setting
-            ``model.*`` or ``learner.*`` that concerns its network, its algorithm or its optimiser, and
+            ``model.*``, ``learner.*`` or ``off_policy.*`` of its network, its algorithm or its optimiser, and
             ``policy.NAME.agents`` the agents that it plays, as names or patterns ("adversary_*").
         assignment: Which of the policies that may play an agent plays it: "random" draws one for every episode,
             "fixed" divides them evenly over environments and agents, for the whole run. "auto" is "random" for

@@ -9,6 +9,10 @@ inserted and ``s`` batches drawn:
 This is Reverb's rate limiter in PAL's units (Cassirer et al. 2021, arXiv:2102.04736, section 3.4). Steps under way are
 counted as made, so that many rollout workers cannot be further ahead than one. No deadlock is possible: at any i one of
 the two is allowed if ``2 e >= u + rows``, which is checked (:func:`least_error_buffer`).
+
+Each of several policies has counters of its own, by which its learner and the groups that it plays in wait. A policy
+that must not step may draw, whatever the others do, so that they cannot wait for each other in a circle. They share the
+total of steps: where the run ends for one of them, it ends for all.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ class RateLimits:
         update_interval: Agent steps for each batch.
         min_size: Agent steps before the first batch.
         error_buffer: How far one side may be ahead of the other.
-        total_steps: Where inserting ends; the batches that are due are still drawn.
+        total_steps: Where inserting ends, of all policies together; the batches that are due are still drawn.
         base: Steps that were inserted before counting started: by an earlier session whose replay is lost, or which had
             other limits.
     """
@@ -63,29 +67,49 @@ class RateLimits:
         """How many batches belong to ``inserted`` steps, without the error buffer."""
         return max(0, int((inserted - self.base - self.min_size) / self.update_interval + 1e-9))
 
-    def may_insert(self, inserted: int, rows: int, drawn: int) -> bool:
+    def may_insert(self, inserted: int, rows: int, drawn: int, *, by_others: int = 0) -> bool:
         """Whether ``rows`` more steps may be made after ``inserted`` steps and ``drawn`` batches.
 
         If a run has fewer steps left than a group has rows, the group still makes a whole step.
+
+        Args:
+            inserted: Steps of this policy.
+            rows: Steps that it is to make.
+            drawn: Its batches.
+            by_others: Steps of the other policies.
         """
-        if inserted >= self.total_steps:
+        left = self.total_steps - by_others - inserted
+        if left <= 0:
             return False
         reach = self.base + self.min_size + drawn * self.update_interval + self.error_buffer
-        return inserted < self.base + self.min_size or min(inserted + rows, self.total_steps) <= reach
+        return inserted < self.base + self.min_size or inserted + min(rows, left) <= reach
 
 
-def add_to_layout(layout: ArenaLayout) -> None:
-    """Reserves the counters, each on its own cache line, and the limits they were counted with."""
-    layout.add("replay/counters", (_FIELDS, _WORDS_OF_LINE), "int64", poisoned=False)
-    layout.add("replay/limits", (4,), "float64", poisoned=False)
+def add_to_layout(layout: ArenaLayout, policies: int = 1) -> None:
+    """Reserves each policy's counters, each on its own cache line, and the limits they were counted with."""
+    for policy in range(policies):
+        layout.add(_counters(policy), (_FIELDS, _WORDS_OF_LINE), "int64", poisoned=False)
+        layout.add(_limits(policy), (4,), "float64", poisoned=False)
 
 
-def damage_of(arena: Mapping[str, NDArray[Any]]) -> str:
+def _counters(policy: int) -> str:
+    return f"replay/counters/{policy}" if policy else "replay/counters"
+
+
+def _limits(policy: int) -> str:
+    return f"replay/limits/{policy}" if policy else "replay/limits"
+
+
+def damage_of(arena: Mapping[str, NDArray[Any]], policies: int = 1) -> str:
     """Describes impossible values in the counters of an earlier session; empty if there are none."""
-    interval, asked_size, base, min_size = limits = arena["replay/limits"].tolist()
+    return next(filter(None, (_damage_of(arena, policy) for policy in range(policies))), "")
+
+
+def _damage_of(arena: Mapping[str, NDArray[Any]], policy: int) -> str:
+    interval, asked_size, base, min_size = limits = arena[_limits(policy)].tolist()
     if not (all(map(math.isfinite, limits)) and interval > 0 and min(asked_size, base, min_size) >= 0):
         return f"it was counted by an update interval of {interval} and a minimum size of {asked_size}"
-    counters = arena["replay/counters"][:, 0].tolist()
+    counters = arena[_counters(policy)][:, 0].tolist()
     # Batches drawn since `base` are negative while batches from before it are still due.
     never_negative = [count for field, count in enumerate(counters[:_DRAWN_BEFORE]) if field != _DRAWN]
     if min(never_negative) < 0 or counters[_DRAWN_BEFORE] < _UNKNOWN:
@@ -93,12 +117,14 @@ def damage_of(arena: Mapping[str, NDArray[Any]]) -> str:
     return ""
 
 
-def inserted_of(arena: Mapping[str, NDArray[Any]]) -> int:
-    """Agent steps that earlier sessions have inserted into the replay."""
-    return int(arena["replay/counters"][_INSERTED, 0])
+def inserted_of(arena: Mapping[str, NDArray[Any]], policy: int = 0) -> int:
+    """Agent steps of a policy that earlier sessions have inserted into the replay."""
+    return int(arena[_counters(policy)][_INSERTED, 0])
 
 
-def resumed_limits(arena: Mapping[str, NDArray[Any]], wanted: RateLimits) -> RateLimits:
+def resumed_limits(
+    arena: Mapping[str, NDArray[Any]], wanted: RateLimits, *, policy: int = 0, policies: int = 1
+) -> RateLimits:
     """The limits of a resumed replay; call it before the processes start.
 
     If the update interval and the minimum size are unchanged, all counts continue. Otherwise counting restarts here,
@@ -107,12 +133,14 @@ def resumed_limits(arena: Mapping[str, NDArray[Any]], wanted: RateLimits) -> Rat
     Args:
         arena: The shared memory of the replay.
         wanted: The limits that the configuration asks for, with base 0.
+        policy: Whose limits they are.
+        policies: Number of policies.
     """
-    interval, asked_size, base, min_size = arena["replay/limits"].tolist()
+    interval, asked_size, base, min_size = arena[_limits(policy)].tolist()
     old = replace(wanted, update_interval=interval, min_size=int(min_size), base=int(base))
     if (wanted.update_interval, wanted.min_size) == (interval, asked_size):
         return old
-    limiter = RateLimiter(arena, old)
+    limiter = RateLimiter(arena, old, policy=policy, policies=policies)
     inserted = limiter.inserted
     limits = replace(wanted, base=old.base)
     if inserted - old.base >= min(old.min_size, wanted.min_size):
@@ -123,16 +151,21 @@ def resumed_limits(arena: Mapping[str, NDArray[Any]], wanted: RateLimits) -> Rat
 
 
 class RateLimiter:
-    """The counters that all processes share; any process may call anything.
+    """The counters of a policy that all processes share; any process may call anything.
 
     Args:
         arena: Shared memory that was laid out with :func:`add_to_layout`.
         limits: The same in every process.
+        policy: Whose counters they are.
+        policies: Number of policies, which share the total of steps.
     """
 
-    def __init__(self, arena: Mapping[str, NDArray[Any]], limits: RateLimits) -> None:
-        self._arena = arena
-        self._words = arena["replay/counters"].reshape(-1)
+    def __init__(
+        self, arena: Mapping[str, NDArray[Any]], limits: RateLimits, *, policy: int = 0, policies: int = 1
+    ) -> None:
+        self._kept_limits = arena[_limits(policy)]
+        self._words = arena[_counters(policy)].reshape(-1)
+        self._of_others = [arena[_counters(other)].reshape(-1) for other in range(policies) if other != policy]
         self.limits = limits
 
     def set(self, *, inserted: int, drawn: int) -> None:
@@ -153,7 +186,7 @@ class RateLimiter:
     def remember(self, wanted: RateLimits, limits: RateLimits) -> None:
         """Stores the limits in use, and those that were asked for, for :func:`resumed_limits`."""
         kept = wanted.update_interval, wanted.min_size, limits.base, limits.min_size
-        self._arena["replay/limits"][:] = kept
+        self._kept_limits[:] = kept
 
     def advance_base(self, batches: int) -> None:
         """Moves ``base`` past ``batches`` batches that are due before it."""
@@ -196,12 +229,18 @@ class RateLimiter:
         """Batches drawn since ``base``."""
         return self._get(_DRAWN)
 
-    def try_reserve(self, rows: int) -> bool:
-        """Whether ``rows`` steps may be made now; if so, they are counted as under way."""
+    def try_reserve(self, rows: int, *, with_others: int = 0) -> bool:
+        """Whether ``rows`` steps may be made now; if so, they are counted as under way.
+
+        Args:
+            rows: Steps of this policy.
+            with_others: Those that other policies have reserved for the same step of a group, which is made as a whole.
+        """
         place = _RESERVED * _WORDS_OF_LINE
         while True:
             reserved = atomic_load(self._words, place)
-            if not self.limits.may_insert(reserved, rows, self.drawn):
+            by_others = self._by_others(_RESERVED) - with_others
+            if not self.limits.may_insert(reserved, rows, self.drawn, by_others=by_others):
                 return False
             if atomic_compare_exchange(self._words, place, reserved, reserved + rows):
                 return True
@@ -212,10 +251,19 @@ class RateLimiter:
             atomic_add(self._words, _RESERVED * _WORDS_OF_LINE, rows - reserved)
         atomic_add(self._words, _INSERTED * _WORDS_OF_LINE, rows)
 
+    def release(self, rows: int) -> None:
+        """Uncounts reserved steps that are not made."""
+        atomic_add(self._words, _RESERVED * _WORDS_OF_LINE, -rows)
+
+    @property
+    def inserted_by_all(self) -> int:
+        """Agent steps that all policies have inserted."""
+        return self.inserted + self._by_others(_INSERTED)
+
     @property
     def is_full(self) -> bool:
         """Whether all steps of the run have been inserted."""
-        return self.inserted >= self.limits.total_steps
+        return self.inserted_by_all >= self.limits.total_steps
 
     @property
     def may_draw(self) -> bool:
@@ -242,7 +290,7 @@ class RateLimiter:
         return self._get(_SKIPPED)
 
     def skip_batches(self) -> None:
-        """Counts all batches that are due as drawn: all steps are inserted, and none of them can be drawn."""
+        """Counts all batches that are due as drawn: no step can be drawn, and none that could be is to come."""
         while self.try_draw():
             atomic_add(self._words, _SKIPPED * _WORDS_OF_LINE, 1)
 
@@ -250,12 +298,16 @@ class RateLimiter:
         """Whether steps are missing, none is under way, and no group of ``rows`` rows may make one."""
         inserted = self.inserted
         is_under_way = self._get(_RESERVED) != inserted
-        return not (self.is_full or is_under_way or self.limits.may_insert(inserted, rows, self.drawn))
+        return not (
+            self.is_full
+            or is_under_way
+            or self.limits.may_insert(inserted, rows, self.drawn, by_others=self._by_others(_INSERTED))
+        )
 
     def _drawable(self) -> int:
         inserted = self.inserted
         # Without the error buffer at the end, so that the last steps are learned from as often as all others.
-        of = self.limits.batches_due if inserted >= self.limits.total_steps else self.limits.drawable
+        of = self.limits.batches_due if self.is_full else self.limits.drawable
         return of(inserted)
 
     @property
@@ -271,6 +323,11 @@ class RateLimiter:
     def wait_as_learner(self, by: int) -> None:
         """Counts a learner that starts (1) or stops (-1) waiting."""
         atomic_add(self._words, _LEARNERS_WAITING * _WORDS_OF_LINE, by)
+
+    def _by_others(self, field: int) -> int:
+        if not self._of_others:  # a generator would take longer than all the rest
+            return 0
+        return sum(atomic_load(words, field * _WORDS_OF_LINE) for words in self._of_others)
 
     def _get(self, field: int) -> int:
         return atomic_load(self._words, field * _WORDS_OF_LINE)

@@ -5,13 +5,16 @@ tree is 0 while it is written, gets the largest priority when the last step that
 before any part of it is overwritten; the generation of a slot shows whether a reference to it is outdated.
 ``cpp/core/replay_slots.h`` describes the life of a leaf, and docs/replay.md why learners never use torn or dead steps.
 
+Each of several policies has a tree and a rate limiter of its own, over the same slots: a step is live in the tree of
+the policy that acted at it. Steps of guests and of past selves are in none.
+
 Slots keep only the newest frame of each stack of frames (:class:`rollmill.specs.FrameStack`). Policy workers read whole
 stacks from an array outside the slots that holds the latest observation of each group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +25,12 @@ from rollmill.native import ReplaySlots, SumTree, atomic_load, atomic_store
 from rollmill.runtime.arena import ArenaLayout
 from rollmill.specs import ArraySpec, EnvSpec, FrameStack
 from rollmill.storage import rate_limiter
+from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.rate_limiter import RateLimiter, RateLimits
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.slots import (
     ACTS,
+    POLICY_ID,
     RNN_STATE,
     SlotField,
     SlotStore,
@@ -43,7 +48,9 @@ _SLOT_OF_LINK = (1 << 32) - 1
 _NOT_KEPT = ("value", "log_prob", "episode_return", "episode_length")
 
 
-def replay_fields(spec: EnvSpec, *, rollout_length: int, state_size: int = 0, stride: int = 1) -> list[SlotField]:
+def replay_fields(
+    spec: EnvSpec, *, rollout_length: int, state_size: int = 0, stride: int = 1, has_players: bool = False
+) -> list[SlotField]:
     """The arrays of a slot of the replay, with one frame of each stack and without what only on-policy learners need.
 
     Args:
@@ -51,10 +58,11 @@ def replay_fields(spec: EnvSpec, *, rollout_length: int, state_size: int = 0, st
         rollout_length: T.
         state_size: S of the recurrent state, which a slot keeps from before every ``stride``-th step.
         stride: Steps from the start of one sequence to the next.
+        has_players: Whether there are several players, so that a slot says who plays each row.
     """
     fields = [
         field._replace(item=_kept(field.item, rollout_length))
-        for field in slot_fields(spec, rollout_length=rollout_length, state_size=state_size)
+        for field in slot_fields(spec, rollout_length=rollout_length, state_size=state_size, has_players=has_players)
         if field.name not in _NOT_KEPT
     ]
     return [field._replace(time=rollout_length // stride) if field.name == RNN_STATE else field for field in fields]
@@ -79,12 +87,13 @@ def _kept(item: ArraySpec, rollout_length: int) -> ArraySpec:
 
 
 def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology, config: ReplayConfig) -> None:
-    """Reserves the replay: its slots, their links and generations, the tree, and the counters."""
+    """Reserves the replay: its slots, their links and generations, the trees, and the counters."""
     add_slots_to_layout(layout, fields, topology)
     for name in ("replay/next", "replay/previous", "replay/begun"):
         layout.add(name, (topology.num_slots,), "int64")
-    layout.add("replay/tree", (_tree_nbytes(topology, config),), "uint8", page_aligned=True, poisoned=False)
-    rate_limiter.add_to_layout(layout)
+    for policy in range(topology.players.policies):
+        layout.add(_tree_of(policy), (_tree_nbytes(topology, config),), "uint8", page_aligned=True, poisoned=False)
+    rate_limiter.add_to_layout(layout, topology.players.policies)
 
 
 def add_beside_to_layout(layout: ArenaLayout, spec: EnvSpec, fields: list[SlotField], topology: Topology) -> None:
@@ -104,11 +113,15 @@ def _tree_nbytes(topology: Topology, config: ReplayConfig) -> int:
     return SumTree.nbytes(_leaves(topology), config.fanout, minimum=_keeps_minimum(config))
 
 
+def _tree_of(policy: int) -> str:
+    return f"replay/tree/{policy}" if policy else "replay/tree"
+
+
 def _attach_tree(
-    arrays: Mapping[str, NDArray[Any]], topology: Topology, config: ReplayConfig, *, create: bool = False
+    arrays: Mapping[str, NDArray[Any]], topology: Topology, config: ReplayConfig, policy: int, *, create: bool = False
 ) -> SumTree:
     return SumTree(
-        arrays["replay/tree"],
+        arrays[_tree_of(policy)],
         _leaves(topology),
         fanout=config.fanout,
         minimum=_keeps_minimum(config),
@@ -130,15 +143,20 @@ def damage_of(arrays: Mapping[str, NDArray[Any]], topology: Topology, config: Re
         topology: Of the replay.
         config: Of the replay.
     """
-    if damage := rate_limiter.damage_of(arrays):
+    if damage := rate_limiter.damage_of(arrays, topology.players.policies):
         return damage
     for name in ("replay/next", "replay/previous"):
         links = arrays[name]
         if ((links != _NO_LINK) & ((links < 0) | ((links & _SLOT_OF_LINK) >= topology.num_slots))).any():
             return f"{name} names nonexistent slots"
+    of_trees = (_damage_of_tree(arrays, topology, config, policy) for policy in range(topology.players.policies))
+    return next(filter(None, of_trees), "")
+
+
+def _damage_of_tree(arrays: Mapping[str, NDArray[Any]], topology: Topology, config: ReplayConfig, policy: int) -> str:
     leaves = np.empty(_leaves(topology), np.float32)
     try:
-        tree = _attach_tree(arrays, topology, config)
+        tree = _attach_tree(arrays, topology, config, policy)
         tree.rebuild()
         tree.priorities(leaves)
         greatest = tree.max_priority
@@ -157,14 +175,18 @@ class ReplayStore(SlotStore):
         spec: The environment.
         topology: The same in every process.
         config: The same in every process.
-        limits: Of the rate limiter.
+        limits: Of the rate limiters, for each policy, or for all alike.
         state_size: Width of the recurrent state; 0 without one.
+        policy: In a learner, the policy that it learns.
+        own_state_size: In a learner, S of this policy's recurrent state; None is that of the slots.
         create: True in exactly one process, before the others start.
         is_kept: With ``create``: the slots hold what an earlier session left, and keep it.
 
     Attributes:
-        limiter: Keeps the ratio of agent steps to SGD steps.
-        tree: The sum tree over all steps of all slots: leaf = (slot * T + t) * B + row.
+        limiters: For each policy, keeps the ratio of its agent steps to its SGD steps.
+        trees: For each policy, the sum tree over all steps of all slots: leaf = (slot * T + t) * B + row.
+        limiter: That of the learner's policy.
+        tree: Likewise.
         stacks: Name -> stacking, for the entries of which slots keep one frame.
         stride: Steps of a slot from one that has a leaf and a recurrent state to the next.
     """
@@ -175,38 +197,59 @@ class ReplayStore(SlotStore):
         spec: EnvSpec,
         topology: Topology,
         config: ReplayConfig,
-        limits: RateLimits,
+        limits: RateLimits | Sequence[RateLimits],
         *,
         state_size: int = 0,
+        policy: int = 0,
+        own_state_size: int | None = None,
         create: bool = False,
         is_kept: bool = False,
     ) -> None:
         """Builds the views, and in the creating process the contents that others rely on."""
         fields = replay_fields(
-            spec, rollout_length=topology.rollout_length, state_size=state_size, stride=config.stride
+            spec,
+            rollout_length=topology.rollout_length,
+            state_size=state_size,
+            stride=config.stride,
+            has_players=topology.players != PlayerIds(),
         )
-        super().__init__(arrays, fields, topology, create=create, is_kept=is_kept)
+        super().__init__(
+            arrays, fields, topology, policy=policy, state_size=own_state_size, create=create, is_kept=is_kept
+        )
+        policies = topology.players.policies
         self._next, self._previous = arrays["replay/next"], arrays["replay/previous"]
         self._begun = arrays["replay/begun"]
         self._worker_is_parked = arrays["replay/worker_is_parked"]
         self.stride = config.stride
         self.stacks = stacked_entries(spec, topology.rollout_length)
         self._shown = {name: arrays[f"shown/{name}"] for name in self.stacks}
-        self.limiter = RateLimiter(arrays, limits)
-        self.tree = _attach_tree(arrays, topology, config, create=create and not is_kept)
+        of_each = [limits] * policies if isinstance(limits, RateLimits) else limits
+        self.limiters = [
+            RateLimiter(arrays, of_policy, policy=index, policies=policies) for index, of_policy in enumerate(of_each)
+        ]
+        self.limiter = self.limiters[policy]
+        self.trees = [
+            _attach_tree(arrays, topology, config, index, create=create and not is_kept) for index in range(policies)
+        ]
+        self.tree = self.trees[policy]
+        self._policy_id = self.arrays.get(POLICY_ID)
+        # How many steps of a slot count, only the slot tells.
+        self._counts_evicted = ACTS in self.arrays or self._policy_id is not None
         if create:
             self._worker_is_parked[:] = 0
         if create and not is_kept:
             self._next[:] = self._previous[:] = -1
             self._begun[:] = 0
-            self.limiter.begin()
-            if ACTS in self.arrays:
+            for limiter in self.limiters:
+                limiter.begin()
+            if self._counts_evicted:
                 self.arrays["valid"][:] = False  # counted when a slot is evicted, whether or not it was written
         if create and is_kept:
-            # A process that held the tree's lock may have died.
-            self.tree.rebuild()
+            # A process that held a tree's lock may have died.
+            for tree in self.trees:
+                tree.rebuild()
         self.slots = ReplaySlots(
-            arrays["replay/tree"],
+            [arrays[_tree_of(index)] for index in range(policies)],
             rollout_length=topology.rollout_length,
             rows=topology.group_rows,
             n_step=config.n_step,
@@ -222,21 +265,22 @@ class ReplayStore(SlotStore):
             window=config.window,
             stride=config.stride,
             acts=self.arrays.get(ACTS),
+            policy=self._policy_id,
         )
 
     @property
     def size(self) -> int:
-        """Agent steps that the replay holds, including the last ones of episodes, which cannot be drawn."""
+        """Agent steps of the policy that the replay holds, with the last ones of episodes, which cannot be drawn."""
         return min(max(0, self.limiter.held), self.tree.capacity)
 
     # --- The rollout worker that owns the slot.
 
     def begin(self, slot: int, previous: int) -> None:
         """Begins a free slot as the successor of ``previous`` (``NO_SLOT``: of none)."""
-        self._begun[slot] = self.limiter.inserted
+        self._begun[slot] = self.limiter.inserted_by_all
         self.slots.begin(slot, previous)
 
-    def commit(self, slot: int, step: int, pending: NDArray[np.int64]) -> int:
+    def commit(self, slot: int, step: int, pending: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> int:
         """Commits step ``step``, which is in the slot with the observation after it: samples that are complete go live.
 
         Args:
@@ -244,20 +288,33 @@ class ReplayStore(SlotStore):
             step: Which of its steps.
             pending: int64 ``[B]``, kept by the caller for each group: steps of each row that wait for later ones; 0 at
                 first.
+            counts: int64 ``[policies]``, gets the number of each policy's rows whose step is a transition; None with
+                one policy.
 
         Returns:
-            The number of rows whose step is a transition.
+            The number of rows whose step is a transition, of all policies.
         """
-        return self.slots.commit(slot, step, pending)
+        return self.slots.commit(slot, step, pending, counts)
 
     def evict(self, slot: int) -> None:
         """Removes a slot from the replay, so that it may be overwritten."""
         self.slots.evict(slot)
-        if ACTS in self.arrays:
-            # How many of its steps are turns, only the slot tells; it must not tell again if it is left half written.
+        if self._counts_evicted:
+            # The slot must not tell again if it is left half written.
             valid = self.arrays["valid"][slot]
-            self.limiter.forget(int(np.count_nonzero(valid)))
+            if self._policy_id is None:
+                self.limiter.forget(int(np.count_nonzero(valid)))
+            else:
+                steps = self._of_policies(self._policy_id[slot, :-1][valid])
+                for limiter, count in zip(self.limiters, steps, strict=True):
+                    limiter.forget(count)
             valid.fill(False)
+
+    def _of_policies(self, ids: NDArray[np.int16]) -> list[int]:
+        """Count how often each policy is among these players."""
+        policies = len(self.limiters)
+        counts: list[int] = np.bincount(ids[(ids >= 0) & (ids < policies)], minlength=policies).tolist()
+        return counts
 
     def shown(self, group: int, slot: int, step: int) -> dict[str, NDArray[Any]]:
         """Where the environments of a group write x_t: in the slot, except for stacks of frames."""
@@ -280,7 +337,8 @@ class ReplayStore(SlotStore):
         Returns:
             The slots with live steps, the one that was begun first in front.
         """
-        if self.limiter.held <= 0 and self.tree.total() == 0.0:
+        pairs = zip(self.limiters, self.trees, strict=True)
+        if all(limiter.held <= 0 and tree.total() == 0.0 for limiter, tree in pairs):
             return []
         completed = []
         for slot in slots:
@@ -291,13 +349,30 @@ class ReplayStore(SlotStore):
         return sorted(completed, key=lambda slot: (int(self._begun[slot]), slot))
 
     def priority_of(self, slot: int) -> float:
-        """Sum of the priorities of a slot's steps."""
+        """Sum of the priorities of a slot's steps, of all policies."""
         per_slot = self.topology.rollout_length * self.topology.group_rows
         priorities = np.empty(per_slot, np.float32)
-        self.tree.priorities(priorities, slot * per_slot)
-        return float(priorities.sum(dtype=np.float64))
+        total = 0.0
+        for tree in self.trees:
+            tree.priorities(priorities, slot * per_slot)
+            total += float(priorities.sum(dtype=np.float64))
+        return total
 
     # --- Waiting for each other.
+
+    def rows_of_policies(self, slot: int, step: int) -> list[int]:
+        """How many rows each policy plays at x_t of a slot; with several players."""
+        assert self._policy_id is not None, "one policy plays all rows"
+        return self._of_policies(self._policy_id[slot, step])
+
+    def try_reserve(self, rows: Sequence[int]) -> bool:
+        """Whether a group may step in which the policies play so many rows; if so, these steps count as under way."""
+        for policy, count in enumerate(rows):
+            if count and not self.limiters[policy].try_reserve(count, with_others=sum(rows[:policy])):
+                for earlier in range(policy):
+                    self.limiters[earlier].release(rows[earlier])
+                return False
+        return any(rows) or not self.limiter.is_full
 
     def set_parked(self, worker: int, is_parked: bool) -> None:
         """Publishes whether the rate limiter parks any group of this rollout worker."""
@@ -310,9 +385,12 @@ class ReplayStore(SlotStore):
                 self.inboxes[worker].wake()
 
     def wake_learners(self) -> None:
-        """Wakes the learners, so that they check the rate limiter again."""
-        for ring in self.completed:
-            ring.wake()
+        """Wakes the learners that wait for steps and may draw now."""
+        for policy, limiter in enumerate(self.limiters):
+            if limiter.learners_waiting and limiter.may_draw:
+                # Those of several policies have a ring each; one policy may have several learners.
+                for ring in self.completed if len(self.limiters) == 1 else (self.completed[policy],):
+                    ring.wake()
 
     # --- The policy worker.
 

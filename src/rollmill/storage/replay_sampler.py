@@ -93,7 +93,7 @@ Copy: TypeAlias = tuple[NDArray[Any], NDArray[Any], str, Literal["zero", "repeat
 
 
 class Sampler(ABC, Generic[Batch]):
-    """One learner's way into the replay; one thread at a time.
+    """One learner's way into the replay, to the steps of its policy; one thread at a time.
 
     Args:
         store: The replay.
@@ -217,7 +217,7 @@ class ReplaySampler(Sampler[ReplayBatch]):
             at_step=self._steps((size,), copies),
             action_mask=self._mask((size,), "cells", copies),
             next_action_mask=self._mask((size,), "next_cells", copies),
-            native=SlotBatch(self._store.slots, **drawn, copies=copies),
+            native=SlotBatch(self._store.slots, **drawn, copies=copies, tree=self._store.policy),
         )
 
 

@@ -79,10 +79,11 @@ class SequenceSampler(Sampler[ReplaySequences]):
             valid=self._array("valid", learned, "learned_steps", copies),
             observation=self._observations(at_cells, "cells", copies),
             reset=self._array("reset", at_cells, "cells", copies),
-            rnn_state=self._array(RNN_STATE, (size,), "states", copies),
+            # The slots have room for the widest of several policies' states.
+            rnn_state=self._array(RNN_STATE, (size,), "states", copies)[:, : self._store.state_size],
             at_step=self._steps((window, size), copies),
             action_mask=self._mask(at_cells, "cells", copies),
-            native=SlotBatch(self._store.slots, **drawn, copies=copies),
+            native=SlotBatch(self._store.slots, **drawn, copies=copies, tree=self._store.policy),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmill.learning.matches import Match, matches_of
+from rollmill.storage.matches import Match, matches_of
 
 
 def test_matches_between_the_policy_and_a_past_self_are_counted_when_both_end() -> None:

@@ -1,0 +1,65 @@
+"""Who plays in a run: what is refused before processes start, and the user's rule in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rollmill
+from rollmill.regimes.player_setup import assignment_rule, check_players, is_drawn, players_of
+from rollmill.rollout.assignment import ASSIGNMENTS
+from rollmill.settings.config import Config
+from rollmill.settings.value_checks import ConfigError
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.storage.player_ids import PlayerIds
+
+ALONE = EnvSpec(
+    name="alone",
+    observation={"obs": ArraySpec(shape=(3,), dtype="float32")},
+    action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
+)
+TOGETHER = EnvSpec(name="together", observation=ALONE.observation, action=ALONE.action, agents=("red", "blue"))
+
+
+def config_of(algo: str | None = None, **settings: Any) -> Config:
+    small = {"replay.min_size": 10, "replay.capacity": 1000} if algo else {}
+    return rollmill.make_config("gym/CartPole-v1", {"num_envs": 2, **small, **settings}, algo=algo)
+
+
+@pytest.mark.parametrize("algo", [None, "dqn"])
+@pytest.mark.parametrize(
+    ("spec", "settings", "message"),
+    [
+        (ALONE, {"population.snapshots": 2}, r"population\.snapshots=2, but alone has one agent"),
+        (ALONE, {"population.guests": "random"}, r"population\.guests=random, but alone has one agent"),
+        (ALONE, {"population.policies": 3}, "3 policies .* but 2 environments"),
+        (TOGETHER, {"population.matchmaking": "nearest"}, "nearest"),
+        (TOGETHER, {"population.assignment": "by_colour"}, "by_colour"),
+        (TOGETHER, {"policy.0.agents": "green"}, "'green' fits none of the agents red, blue"),
+    ],
+)
+def test_players_that_fit_nothing_are_refused(
+    algo: str | None, spec: EnvSpec, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_players(config_of(algo, **settings), spec)
+
+
+def test_players_are_counted() -> None:
+    settings = {"population.policies": "a,b", "population.snapshots": 3, "population.guests": "random"}
+    config = config_of("dqn", **settings)
+    assert players_of(config) == PlayerIds(policies=2, places=3, guests=1)
+    check_players(config, TOGETHER)
+    assert is_drawn(config, TOGETHER.agents)
+    assert not is_drawn(config, ())
+
+
+def test_the_users_rule_gives_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ASSIGNMENTS, "factories", {})
+    rollmill.register_assignment("by_colour", lambda agent, env, episode: "b" if agent == "red" else "random")
+    settings = {"population.policies": "a,b", "population.snapshots": 3, "population.guests": "random"}
+    rule = assignment_rule(config_of(**settings, **{"population.assignment": "by_colour"}), TOGETHER.agents)
+    assert rule is not None
+    assert [rule(agent, 0, 1) for agent in (0, 1)] == [1, 8]
+    assert assignment_rule(config_of(), TOGETHER.agents) is None
