@@ -24,6 +24,25 @@ import rollmill
 from rollmill.settings.options import parse_overrides
 
 SIDES = ("right", "left")
+# Held for one frame only, random actions cancel each other, and the players hardly move before they have learned.
+REPEAT = 3
+
+SETTINGS: dict[str, object] = {
+    "total_steps": 100_000_000,
+    "num_envs": 64,
+    "rollout_length": 64,
+    "learner.batch_size": 8192,
+    "learner.epochs": 4,
+    "learner.minibatches": 8,
+    "learner.learning_rate": 5e-4,
+    "learner.entropy_coef": 0.01,
+    "learner.discount": 0.99,
+    "model.mlp_sizes": (128, 128),
+    "population.snapshots": 16,
+    "population.snapshot_every": 200_000,
+    "population.keep": "spread",
+    "population.past": 0.3,
+}
 
 
 def make_game() -> Any:
@@ -38,14 +57,19 @@ def make_game() -> Any:
 
 
 class SlimeVolleyball(ParallelEnv):
-    """Both players of the game, each of which sees the field as if it played on the right."""
+    """Both players of the game, each of which sees the field as if it played on the right.
+
+    Args:
+        repeat: Frames for which an action is held.
+    """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "slime_volleyball", "render_modes": []}
 
-    def __init__(self) -> None:
+    def __init__(self, repeat: int = REPEAT) -> None:
         self.possible_agents = list(SIDES)
         self.agents: list[str] = []
         self._game = make_game()
+        self._repeat = repeat
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """Return the space of positions and speeds."""
@@ -65,7 +89,12 @@ class SlimeVolleyball(ParallelEnv):
 
     def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Let both players move."""
-        right, reward, done, info = self._game.step(int(actions["right"]), int(actions["left"]))
+        reward = 0.0
+        for _ in range(self._repeat):
+            right, won, done, info = self._game.step(int(actions["right"]), int(actions["left"]))
+            reward += won
+            if done:
+                break
         # Out of time is a draw that both see coming.
         ended = dict.fromkeys(SIDES, bool(done))
         self.agents = [] if done else list(SIDES)
@@ -83,7 +112,7 @@ class SlimeVolleyball(ParallelEnv):
         return {"right": np.asarray(right, np.float32), "left": np.asarray(left, np.float32)}
 
 
-def score_against_built_in(agent: Any, games: int, *, deterministic: bool) -> list[float]:
+def score_against_built_in(agent: Any, games: int, repeat: int, *, deterministic: bool) -> list[float]:
     """Return the scores of an agent, on the right, against the built-in player."""
     scores = []
     game = make_game()
@@ -93,8 +122,11 @@ def score_against_built_in(agent: Any, games: int, *, deterministic: bool) -> li
         observed, done, score = game.reset(), False, 0.0
         while not done:
             action = agent.act(np.asarray(observed, np.float32), deterministic=deterministic)
-            observed, reward, done, _ = game.step(int(action))
-            score += reward
+            for _ in range(repeat):
+                observed, reward, done, _ = game.step(int(action))
+                score += reward
+                if done:
+                    break
         scores.append(score)
     return scores
 
@@ -104,10 +136,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--games", type=int, default=50)
+    parser.add_argument("--repeat", type=int, default=REPEAT, help="frames for which an action is held")
     parser.add_argument("--json", action="store_true")
     arguments, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="rollmill-slime-") as folder:
-        settings = {"total_steps": 100_000_000, "max_seconds": 60 * arguments.minutes, **parse_overrides(rest)}
+        settings = {
+            **SETTINGS,
+            "env.kwargs.repeat": arguments.repeat,
+            "max_seconds": 60 * arguments.minutes,
+            **parse_overrides(rest),
+        }
         run = rollmill.train(SlimeVolleyball, run_dir=Path(folder) / "run", quiet=arguments.json, **settings)
         agent = rollmill.load(run.dir)
         result: dict[str, Any] = {
@@ -116,7 +154,7 @@ def main() -> int:
             "games": arguments.games,
         }
         for name, deterministic in (("sampled", False), ("deterministic", True)):
-            scores = score_against_built_in(agent, arguments.games, deterministic=deterministic)
+            scores = score_against_built_in(agent, arguments.games, arguments.repeat, deterministic=deterministic)
             half = 1.96 * float(np.std(scores)) / len(scores) ** 0.5
             result[name] = {
                 "mean": float(np.mean(scores)),

@@ -22,7 +22,7 @@ from statistics import median
 import rollmill
 from rollmill.api import make_config
 from rollmill.benchmarking.stepping import TooShortError
-from rollmill.regimes.running import probe
+from rollmill.regimes.starting import probe
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.supervisor import Supervisor

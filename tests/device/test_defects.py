@@ -16,9 +16,9 @@ from rollmill.learning.process_group import backend_for
 from rollmill.models.config import ModelConfig
 from rollmill.models.device import compute_repeatably
 from rollmill.models.flat_state import FlatState, flat_nbytes
-from rollmill.regimes.running import cores_per_learner
 from rollmill.regimes.settling import settled_settings
 from rollmill.regimes.setup import NetworkSizes, Probed
+from rollmill.regimes.starting import cores_per_learner
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage import slots, weights

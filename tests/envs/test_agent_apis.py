@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from tests.envs.agent_games import AGENTS, Crowd, Rounds
 
-from rollmill.envs.agent_apis import ParallelAgents, TurnTakers, is_multi_agent, takes_turns, with_numbers
+from rollmill.envs.agent_apis import (
+    ConvertedGame,
+    ParallelAgents,
+    TurnTakers,
+    is_multi_agent,
+    takes_turns,
+    with_numbers,
+)
 from rollmill.envs.errors import UnsupportedSpace
 
 
@@ -109,3 +116,96 @@ class Old(Crowd):
 def test_a_reset_without_infos_is_explained() -> None:
     with pytest.raises(UnsupportedSpace, match=r"\(observations, infos\) are needed"):
         with_numbers(Old(), AGENTS).reset(0)
+
+
+@pytest.mark.parametrize("name", ["simple_spread_v3", "simple_tag_v3", "simple_speaker_listener_v4"])
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_converted_game_is_stepped_as_by_the_conversion(name: str, continuous: bool) -> None:
+    module = pytest.importorskip(f"mpe2.{name}")
+    _compare(lambda: module.parallel_env(max_cycles=7, continuous_actions=continuous))
+
+
+@pytest.mark.parametrize("id", ["butterfly/knights_archers_zombies-v11", "butterfly/pistonball-v6", "sisl/pursuit-v5"])
+def test_agents_that_die_in_a_converted_game_do_so_as_by_the_conversion(id: str) -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+    kwargs = {"butterfly/pistonball-v6": {"n_pistons": 3, "max_cycles": 10}}.get(id, {"max_cycles": 120})
+    _compare(lambda: pettingzoo.make("parallel", id, **kwargs), steps=250)
+
+
+def _compare(make: Any, steps: int = 30) -> None:
+    """Step two environments by the same actions, one of them as PettingZoo does it."""
+    plain, fast = make(), make()
+    game = ConvertedGame.under(fast)
+    assert game is not None
+    for episode in range(3):
+        first, second = plain.reset(seed=episode), fast.reset(seed=episode)
+        _assert_same(first, second)
+        for agent in plain.possible_agents:
+            plain.action_space(agent).seed(episode)
+        for _ in range(steps):
+            if not plain.agents:
+                break
+            actions = {agent: plain.action_space(agent).sample() for agent in plain.agents}
+            _assert_same(plain.step(actions), game.step(actions))
+            assert plain.agents == fast.agents
+    plain.close()
+    fast.close()
+
+
+def _assert_same(left: Any, right: Any) -> None:
+    assert type(left) is type(right) or isinstance(left, dict)
+    if isinstance(left, dict):
+        assert dict(left).keys() == dict(right).keys()
+        for key in left:
+            _assert_same(left[key], right[key])
+    elif isinstance(left, tuple):
+        for one, other in zip(left, right, strict=True):
+            _assert_same(one, other)
+    else:
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_conversion_of_the_users_own_is_stepped_itself() -> None:
+    conversions = pytest.importorskip("pettingzoo.utils.conversions")
+    simple = pytest.importorskip("mpe2.simple_v3")
+
+    class Own(conversions.aec_to_parallel_wrapper):  # type: ignore[misc]
+        pass
+
+    env = Own(simple.env())
+    assert ConvertedGame.under(env) is None
+
+
+def test_a_wrapper_that_changes_the_game_stays_in_the_way() -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+    simple = pytest.importorskip("mpe2.simple_v3")
+    taken: list[Any] = []
+
+    class Recording(pettingzoo.utils.BaseWrapper):  # type: ignore[misc]
+        def step(self, action: Any) -> None:
+            taken.append(action)
+            super().step(action)
+
+    env = pettingzoo.utils.conversions.aec_to_parallel(Recording(simple.env()))
+    agents = with_numbers(env, env.possible_agents)
+    agents.reset(0)
+    agents.step([3])
+    assert taken == [3]
+
+
+def test_a_converted_game_that_asks_its_agents_out_of_order_is_explained() -> None:
+    conversions = pytest.importorskip("pettingzoo.utils.conversions")
+
+    class Parallel(Rounds):
+        metadata: ClassVar[dict[str, Any]] = {"name": "rounds", "is_parallelizable": True, "render_modes": []}
+        render_mode = None
+
+    agents = with_numbers(conversions.aec_to_parallel(Parallel()), AGENTS)
+    agents.reset(0)
+
+    def play() -> None:
+        for _ in range(20):
+            agents.step([0, 0, 0])
+
+    with pytest.raises(RuntimeError, match="asks agent"):
+        play()

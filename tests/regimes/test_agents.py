@@ -202,3 +202,6 @@ def test_a_policy_that_sees_its_opponents_move_learns_to_win(tmp_path: Path) -> 
     first = result.scores[0, 1, 0]
     assert first.share > 0.95, result.describe()
     assert np.isfinite(result.ratings).all()
+    # Both players get better, which the mean over agents cannot show.
+    returns = [row["agent/first/episode_return"] for row in rows_of(run) if "agent/first/episode_return" in row]
+    assert max(value for value in returns if value is not None) > 0

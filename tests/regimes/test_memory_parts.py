@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import rollmill
-from rollmill.regimes import running
+from rollmill.regimes import starting
 from rollmill.regimes.memory_parts import is_on_host, memory_advice, of_local_ranks, private_parts
-from rollmill.regimes.setup import NetworkSizes, Probed
+from rollmill.regimes.setup import NetworkSizes, Probed, RunSetup
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import MemoryPart, NotEnoughMemory
 from rollmill.runtime.ranks import Ranks
@@ -22,15 +22,14 @@ from rollmill.storage.slots import Topology
 @pytest.mark.parametrize("algo", [None, "dqn"])
 def test_all_ranks_on_a_machine_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, algo: str | None) -> None:
     from rollmill.envs.factory import probe
-    from rollmill.regimes.setup import NetworkSizes, Probed
 
     changes: dict[str, object] = {"num_envs": 4} if algo else {"regime": "lockstep"}
     config = rollmill.make_config("gym/CartPole-v1", changes, algo=algo)
     probed = Probed(probe(config.env), (NetworkSizes(0, 1 << 20, 1 << 18),))
 
-    def prepare(world_size: int, local_world_size: int) -> running.RunSetup:
+    def prepare(world_size: int, local_world_size: int) -> RunSetup:
         ranks = Ranks(world_size=world_size, local_world_size=local_world_size)
-        return running.prepare(config.resolved(world_size), probed, tmp_path, resume=False, ranks=ranks)
+        return starting.prepare(config.resolved(world_size), probed, tmp_path, resume=False, ranks=ranks)
 
     one, both = prepare(2, 1).memory.parts, prepare(2, 2).memory.parts
     assert [part.nbytes for part in both] == [2 * part.nbytes for part in one]

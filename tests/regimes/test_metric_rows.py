@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.report import LearnerReport, PolicyLag
-from rollmill.regimes.metric_rows import row_of
+from rollmill.regimes.metric_rows import row_of, sums_of
 from rollmill.reporting.ledger_report import Stage
 from rollmill.reporting.metric_table import METRICS
 from rollmill.reporting.status import Status
@@ -60,7 +61,7 @@ def test_what_was_not_measured_is_null() -> None:
     status = Status(
         name="a run", agent_steps=0, total_steps=1, frames=0, time_s=0.0, steps_per_second=None, frames_per_second=None
     )
-    row = row_of(LearnerReport(agent_steps=0), status, {}, env={"score": None}, time_before_s=0.0)
+    row = row_of(LearnerReport(agent_steps=0), status, {}, env={"env/score": None}, time_before_s=0.0)
     empty = {"steps_per_second", "frames_per_second", "episode_return", "episode_return_std", "episode_length"}
     assert {key for key, value in row.items() if value is None} == empty | {"env/score"}
 
@@ -68,7 +69,7 @@ def test_what_was_not_measured_is_null() -> None:
 def test_losses_environments_figures_and_shares_have_their_groups() -> None:
     report = replace(REPORT, losses={"policy": 0.5}, figures={"replay/age": None, "replay/size": 7.0})
     shares = {"learner": Stage({"learning": 0.75, "waiting for batches": 0.25})}
-    row = row_of(report, STATUS, shares, env={"coins": 3.0}, time_before_s=0.0)
+    row = row_of(report, STATUS, shares, env={"env/coins": 3.0}, time_before_s=0.0)
     assert {key: value for key, value in row.items() if "/" in key} == {
         "loss/policy": 0.5,
         "replay/age": None,
@@ -102,3 +103,8 @@ def test_a_row_of_an_on_policy_run_has_its_lag_up_to_the_last_that_occurred(
     }
     assert found.keys() == {metric.name for metric in METRICS["Policy lag"]}
     assert json.loads(json.dumps(row)) == row
+
+
+def test_returns_of_agents_and_numbers_of_environments_have_keys_of_their_own() -> None:
+    told = EnvMetrics({"left": (3.0, 2)}, {}, {"left": (1.0, 4)})
+    assert sums_of(told) == {"env/left": (3.0, 2), "agent/left/episode_return": (1.0, 4)}

@@ -15,7 +15,7 @@ from rich.console import Console
 import rollmill
 from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.regimes.monitor import Monitor
-from rollmill.regimes.running import _leave_curve, _leave_ledger
+from rollmill.regimes.run_files import leave_curve, leave_ledger
 from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.metrics import MetricsNotWrittenError, MetricsWriter, read_metrics
@@ -56,8 +56,8 @@ def test_a_full_disk_does_not_hide_what_ended_the_run(
 def test_reports_that_cannot_be_left_are_told_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "ledger.txt").mkdir()
     notes: list[str] = []
-    _leave_ledger(tmp_path, "the account", note=notes.append)
-    _leave_curve(tmp_path, title="a run", note=notes.append)
+    leave_ledger(tmp_path, "the account", note=notes.append)
+    leave_curve(tmp_path, title="a run", note=notes.append)
     assert "ledger.txt could not be written: [Errno 21]" in notes[0]
     assert "learning_curve.png could not be plotted: NoMetricsError" in notes[1]
     assert f"rollmill plot {tmp_path}" in notes[1]

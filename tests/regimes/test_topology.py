@@ -9,8 +9,8 @@ from tests.rollout.driven_worker import context_of
 
 import rollmill
 from rollmill.regimes.asynchronous import plan_topology
-from rollmill.regimes.running import prepare
 from rollmill.regimes.setup import NetworkSizes, Probed, group_builder
+from rollmill.regimes.starting import prepare
 from rollmill.roles import ROLLOUT_WORKER
 from rollmill.runtime.ledger import Ledger
 from rollmill.runtime.ranks import Ranks

@@ -14,8 +14,8 @@ from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.registry import register_algorithm
 from rollmill.api import make_config
 from rollmill.regimes.replay import plan_topology
-from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
+from rollmill.regimes.starting import probe
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.by_curves import tune_by_curves
 from rollmill.tuning.curves import Curve, CurveError, Curves

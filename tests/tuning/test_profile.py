@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rollmill.api import make_config
-from rollmill.regimes.running import probe
+from rollmill.regimes.starting import probe
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import Curve

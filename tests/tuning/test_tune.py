@@ -23,8 +23,8 @@ from rollmill.benchmarking.stepping import TooShortError
 from rollmill.cli import main
 from rollmill.envs.registry import register_factory
 from rollmill.regimes.replay import plan_topology
-from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
+from rollmill.regimes.starting import probe
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config

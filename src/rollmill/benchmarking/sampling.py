@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rollmill.benchmarking.stepping import SteppingProcesses
-from rollmill.regimes.running import prepare, probe, start_processes
+from rollmill.regimes.starting import prepare, probe, start_processes
 from rollmill.roles import ROLLOUT_WORKER
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config

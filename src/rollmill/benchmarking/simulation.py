@@ -16,8 +16,8 @@ import numpy as np
 from rollmill.benchmarking.stepping import SteppingProcesses
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView, own_views
-from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed, build_group
+from rollmill.regimes.starting import probe
 from rollmill.regimes.user_code import UserCode
 from rollmill.runtime.affinity import plan
 from rollmill.runtime.child import ChildContext

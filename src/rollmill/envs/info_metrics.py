@@ -1,10 +1,11 @@
-"""Numbers that environments give in ``info["metrics"]``: added up here, averaged in rows of metrics."""
+"""Numbers that environments give in ``info["metrics"]``, and returns of agents: added up here, averaged in rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,22 +23,26 @@ class EnvMetrics(NamedTuple):
     Attributes:
         sums: Name -> sum and count.
         refused: What is no number -> why it is left out.
+        returns: Agent -> sum of the returns of its episodes that have ended, and their number.
     """
 
     sums: Mapping[str, tuple[float, int]]
     refused: Mapping[str, str]
+    returns: Mapping[str, tuple[float, int]] = MappingProxyType({})
 
     @classmethod
     def merged(cls, parts: Iterable[EnvMetrics]) -> EnvMetrics:
         """Those of several groups, or of several messages."""
         sums: dict[str, tuple[float, int]] = {}
+        returns: dict[str, tuple[float, int]] = {}
         refused: dict[str, str] = {}
         for part in parts:
             refused |= part.refused
-            for name, (total, count) in part.sums.items():
-                before, times = sums.get(name, (0.0, 0))
-                sums[name] = before + total, times + count
-        return cls(sums, refused)
+            for whole, of_part in ((sums, part.sums), (returns, part.returns)):
+                for name, (total, count) in of_part.items():
+                    before, times = whole.get(name, (0.0, 0))
+                    whole[name] = before + total, times + count
+        return cls(sums, refused, returns)
 
 
 class InfoMetrics:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rollmill.envs import atari_players
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
@@ -66,6 +67,29 @@ def _of_pettingzoo(id: str) -> Callable[..., Any]:
     return partial(package.make, kind, name)
 
 
+def _of_atari(make: Callable[..., Any], config: EnvConfig) -> tuple[Callable[[], Any], int]:
+    """Return what builds a game with ale-py's ROM, and its frames for each step.
+
+    Screens are shrunk and stacked unless ``kwargs`` choose other observations.
+    """
+    given = dict(config.kwargs)
+    is_plain = "obs_type" in given
+    skip = config.frameskip or (1 if is_plain else atari_players.DEFAULT_FRAMESKIP)
+    if is_plain and skip > 1:
+        raise UnknownEnvironment(
+            f"env.frameskip={skip} with env.kwargs.obs_type={given['obs_type']!r}: PettingZoo's own observations come "
+            "frame by frame; leave one of the two out"
+        )
+
+    def build() -> Any:
+        kwargs = {"auto_rom_install_path": atari_players.rom_folder(), **given}
+        if is_plain:
+            return make(**kwargs)
+        return atari_players.AtariPlayers(make(obs_type="grayscale_image", **kwargs), config.atari, skip)
+
+    return build, skip
+
+
 def maker(config: EnvConfig) -> Maker:
     """Build environments with the parallel interface where there is one, else with the AEC interface.
 
@@ -76,11 +100,16 @@ def maker(config: EnvConfig) -> Maker:
     check_id(config.name)
     family, _, id = config.name.partition("/")
     make = _of_mpe(id) if family == "mpe" else _of_pettingzoo(_module_name(id))
-    kwargs = dict(config.kwargs)
+    build_one: Callable[[], Any] = partial(make, **config.kwargs)
+    frameskip = config.frameskip or 1
+    if id.startswith("atari/"):
+        build_one, frameskip = _of_atari(make, config)
 
     def build() -> Any:
         try:
-            return make(**kwargs)
+            return build_one()
+        except MissingExtra:
+            raise
         except Exception as error:
             # The registry reports a missing package by an exception of its own.
             if not isinstance(error, ImportError) and not isinstance(error.__cause__, ImportError):
@@ -90,9 +119,4 @@ def maker(config: EnvConfig) -> Maker:
             raise MissingExtra(f"{config.name} needs a package that is not installed ({cause}): {command}") from error
 
     limit = config.max_episode_steps
-    return Maker(
-        env=build,
-        frameskip=config.frameskip or 1,
-        max_episode_steps=limit,
-        time_limit=limit,
-    )
+    return Maker(env=build, frameskip=frameskip, max_episode_steps=limit, time_limit=limit)

@@ -103,6 +103,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         builder=group_builder(context, setup),
         slots=PooledSlots(store, worker),
         matchmaker=matchmaker(setup, store),
+        agents=setup.probed.spec.agents,
     ).run()
 
 

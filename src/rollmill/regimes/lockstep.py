@@ -109,6 +109,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         slots=GroupSlots(store, worker, checkpoints),
         matchmaker=matching,
         first_iteration=setup.probed.first_iteration,
+        agents=setup.probed.spec.agents,
     ).run()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.reporting.ledger_report import Stage, share_metrics
 from rollmill.reporting.metrics import Record
@@ -31,7 +32,7 @@ def row_of(
         status: The display's status.
         shares: How the processes spent their time since the last row that says so; empty where that is too short a time
             to tell.
-        env: Name -> mean of what environments have given since the previous row.
+        env: Key -> mean of what environments have given, and of the returns of agents, since the previous row.
         time_before_s: Seconds that earlier sessions of a resumed run trained for.
     """
     returns = [episode.episode_return for episode in report.recent_episodes]
@@ -53,9 +54,15 @@ def row_of(
     if report.lag is not None:
         row |= _lag(report.lag, status.policy_lag_expected)
     row |= report.figures
-    row |= {f"env/{name}": value for name, value in env.items()}
+    row |= env
     row |= {f"loss/{name}": value for name, value in report.losses.items()}
     return row | share_metrics(shares)
+
+
+def sums_of(environments: EnvMetrics) -> dict[str, tuple[float, int]]:
+    """Return key -> sum and count of what rollout workers have told of their environments."""
+    given = {f"env/{name}": found for name, found in environments.sums.items()}
+    return given | {f"agent/{name}/episode_return": found for name, found in environments.returns.items()}
 
 
 def _lag(lag: PolicyLag, expected: float | None) -> Record:

@@ -17,7 +17,7 @@ from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.entropy_guard import least_entropy
 from rollmill.learning.lag import expected_lag
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport, PolicyLag
-from rollmill.regimes.metric_rows import row_of
+from rollmill.regimes.metric_rows import row_of, sums_of
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.health import Health
@@ -106,7 +106,7 @@ class Monitor:
         self._lag = PolicyLag()
         self._evaluation_return: float | None = None
         self._env = EnvMetrics({}, {})
-        self._env_names: dict[str, None] = {}
+        self._env_keys: dict[str, None] = {}
         self._env_refused: set[str] = set()
         self._fast_path = ""
         least = partial(least_entropy, probed.spec.action, share=_COLLAPSED)
@@ -191,7 +191,7 @@ class Monitor:
         return status
 
     def take_env_metrics(self, metrics: EnvMetrics) -> None:
-        """Takes in what environments have given in ``info["metrics"]``, for the next row."""
+        """Takes in what rollout workers have told of their environments, for the next row."""
         self._env = EnvMetrics.merged([self._env, metrics])
         for name, why in metrics.refused.items():
             if name not in self._env_refused:
@@ -199,10 +199,11 @@ class Monitor:
                 self.note(f"warning: {why}")
 
     def _env_means(self) -> dict[str, float | None]:
-        """Means since the previous row; None of names that have had values before."""
-        self._env_names |= dict.fromkeys(self._env.sums)
-        means: dict[str, float | None] = dict.fromkeys(self._env_names)
-        means |= {name: total / count for name, (total, count) in self._env.sums.items()}
+        """Key -> mean since the previous row; None of keys that have had values before."""
+        sums = sums_of(self._env)
+        self._env_keys |= dict.fromkeys(sums)
+        means: dict[str, float | None] = dict.fromkeys(self._env_keys)
+        means |= {key: total / count for key, (total, count) in sums.items()}
         self._env = EnvMetrics({}, {})
         return means
 

@@ -51,7 +51,7 @@ def probe(
 
     from rollmill.algorithms.requirements import UnfitActionsError
     from rollmill.envs.central_view import with_central_view
-    from rollmill.envs.errors import UnsupportedSpace
+    from rollmill.envs.errors import MissingExtra, UnsupportedSpace
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.evaluation.players import PlayerError
     from rollmill.evaluation.snapshot import NoRunError
@@ -67,9 +67,9 @@ def probe(
 
     guests: list[Guest] = []
     assert config.envs_per_group != "auto"
-    spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
     make = make_off_policy if config.in_replay else make_on_policy
     try:
+        spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
         if config.has_central_view:
             spec = with_central_view(spec)
         check_opponents(config.eval_against, spec)
@@ -94,6 +94,7 @@ def probe(
         ConfigError,
         NoRunError,
         CheckpointError,
+        MissingExtra,
         UnsupportedSpace,
     ) as error:
         context.send(Refusal(str(error)))

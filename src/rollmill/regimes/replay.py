@@ -153,6 +153,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         builder=group_builder(context, setup),
         slots=EvictingSlots(store, worker, remover),
         matchmaker=matchmaker(setup, store),
+        agents=setup.probed.spec.agents,
     ).run()
 
 

@@ -6,9 +6,6 @@ processes share (``allocate``), and what they run (``rollout_worker``, ``policy_
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,46 +13,43 @@ from pathlib import Path
 
 from rollmill.callback import Callback, LiveRun
 from rollmill.envs.info_metrics import EnvMetrics
-from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
 from rollmill.learning.live_numbers import control_block
 from rollmill.learning.report import LearnerReport
-from rollmill.regimes import asynchronous, lockstep, probing, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.callbacks import Callbacks
 from rollmill.regimes.caveats import caveats_of
-from rollmill.regimes.ending import EndedBy, exited_early, hung_error, was_signalled_with_us, watch
+from rollmill.regimes.ending import EndedBy, hung_error, was_signalled_with_us, watch
 from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
-from rollmill.regimes.memory_parts import is_on_host
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.policy_reports import PolicyReports, policy_monitors
 from rollmill.regimes.record import RunRecord
-from rollmill.regimes.setup import Probed, Refusal, RunSetup
+from rollmill.regimes.run_files import (
+    close_replay_of,
+    discard_new_replay_of,
+    leave_curve,
+    leave_ledger,
+    leave_spaces,
+    settle_replays,
+)
+from rollmill.regimes.setup import Probed, RunSetup
+from rollmill.regimes.starting import Evaluator, describe, prepare, probe, start_processes
 from rollmill.regimes.steps_done import episodes_reported, saved_steps, steps_done_again
-from rollmill.regimes.user_code import UserCode
 from rollmill.reporting.display import Display
-from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
+from rollmill.reporting.ledger_report import format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
-from rollmill.reporting.plots import plot_runs
-from rollmill.roles import EVALUATOR, GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
-from rollmill.runtime.affinity import PlacementPlan, plan
+from rollmill.roles import EVALUATOR
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.logs import run_log
-from rollmill.runtime.ranks import Launcher, Ranks, folder_of_rank
-from rollmill.runtime.seeds import int_seed
+from rollmill.runtime.ranks import Launcher, Ranks
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.signatures import signing_key
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
 from rollmill.settings.options import flatten
-from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.evaluations import EvaluationQueue
-from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay
-
-_REGIMES = {"async": asynchronous, "lockstep": lockstep, "replay": replay}
 
 _POLL_S = 0.25
-_PROBE_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -140,10 +134,10 @@ def run(
             sgd_steps_before.append(report.sgd_steps)
         if spaces is not None:
             for folder in {run_dir, *folders}:
-                _leave_spaces(folder, spaces)
+                leave_spaces(folder, spaces)
             spaces = None
         if config.in_replay:
-            _settle_replays(run_dir, ranks, has_file=has_replay_file)
+            settle_replays(run_dir, ranks, has_file=has_replay_file)
         if on_report is not None:
             on_report(report, time_s)
 
@@ -155,7 +149,7 @@ def run(
         ExitStack() as at_end,
     ):
         if has_replay_file:
-            at_end.callback(_discard_new_replay, run_dir)
+            at_end.callback(discard_new_replay_of, run_dir)
 
         def is_told_to_end() -> bool:
             return signals.received is not None or launcher.is_gone
@@ -241,7 +235,7 @@ def run(
                 )
             except BaseException:
                 # A failed run reports its ledger, too, but no curve, which takes too long.
-                _leave_ledger(run_dir, _summary(supervisor, caveats), note=monitor.note)
+                leave_ledger(run_dir, _summary(supervisor, caveats), note=monitor.note)
                 raise
             if launcher.is_gone:
                 monitor.note("torchrun, which started this rank, has died: the run ends")
@@ -266,13 +260,13 @@ def run(
                 if isinstance(event, Message) and isinstance(event.content, EnvMetrics):
                     monitor.take_env_metrics(event.content)
             if has_replay_file:
-                _close_replay(run_dir, note=monitor.note)
-            _leave_ledger(run_dir, summary, note=monitor.note)
+                close_replay_of(run_dir, note=monitor.note)
+            leave_ledger(run_dir, summary, note=monitor.note)
             monitor.report(
                 finished.report, accounts, reports.statuses
             )  # Now that rollout workers have sent their last metrics.
             if not ranks.rank:
-                _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
+                leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
             monitor.note(summary)
             if ended_by not in ("signal", "caller"):
                 _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor.note)
@@ -314,235 +308,3 @@ def _play_what_is_left(
 def _summary(supervisor: Supervisor, caveats: Sequence[str]) -> str:
     """Summarise the ledger and the caveats."""
     return "\n".join([format_ledger(supervisor.snapshot()), *caveats])
-
-
-def _settle_replays(run_dir: Path, ranks: Ranks, *, has_file: bool) -> None:
-    """Discard replays that the run has started without, once it learns."""
-    if has_file:
-        adopt_replay(run_dir)
-    else:
-        remove_replay(run_dir)
-    if not ranks.rank:
-        other = ranks.world_size
-        while (folder := folder_of_rank(run_dir, other)).is_dir():
-            remove_replay(folder)
-            other += 1
-
-
-def _discard_new_replay(run_dir: Path) -> None:
-    """Discard a new replay at the end of a run; must not hide the run's error."""
-    with contextlib.suppress(OSError):
-        discard_new_replay(run_dir)
-
-
-def _close_replay(run_dir: Path, *, note: Callable[[str], None]) -> None:
-    """Flush the replay to disk at the end of a run; must not fail the run."""
-    try:
-        close_replay(run_dir)
-    except (OSError, ValueError) as error:
-        note(f"the replay may not have reached the disk, and is recreated if the machine crashes: {error}")
-
-
-def _leave_spaces(run_dir: Path, spaces: Mapping[str, object]) -> None:
-    """Write the environment's spaces, so that the agent can act without the environment's code."""
-    try:
-        write_spaces(run_dir, spaces)
-    except OSError as error:
-        logging.getLogger("rollmill").warning("%s could not be written: %s", run_dir / SPACES_FILE, error)
-
-
-def _leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) -> None:
-    """Write the ledger at the end of a run; must not fail the run."""
-    try:
-        (run_dir / LEDGER_FILE).write_text(summary + "\n")
-    except OSError as error:
-        note(f"{LEDGER_FILE} could not be written: {error}")
-
-
-def _leave_curve(run_dir: Path, *, title: str, note: Callable[[str], None]) -> None:
-    """Plot the curves at the end of a run; must not fail the run."""
-    try:
-        plot_runs([run_dir], run_dir / "learning_curve.png", title=title)
-    except Exception as error:  # a plotting library may raise anything
-        note(f"learning_curve.png could not be plotted: {error!r}; try again with rollmill plot {run_dir}")
-
-
-def probe(
-    supervisor: Supervisor,
-    config: Config,
-    run_dir: Path | None = None,
-    ranks: Ranks | None = None,
-    *,
-    is_stop_wanted: Callable[[], bool] = lambda: False,
-    trust: bool = False,
-) -> Probed:
-    """Build one environment and the network in a separate process, so that they cannot harm this one.
-
-    Args:
-        supervisor: Starts the process.
-        config: The resolved configuration.
-        run_dir: Directory of a resumed run.
-        ranks: The ranks; one by default.
-        is_stop_wanted: Called while waiting.
-        trust: Whether to use the files of a resumed run even if another user wrote them.
-
-    Raises:
-        ProcessFailed: The probe failed, or took too long.
-        ConfigError: The algorithm does not support the environment's actions.
-        KeyboardInterrupt: ``is_stop_wanted`` returned True.
-    """
-    user_code = UserCode.of_this_process(config)
-    handle = supervisor.start("probe", probing.probe, config, user_code, run_dir, ranks, trust)
-    deadline = time.monotonic() + _PROBE_TIMEOUT_S
-    limits = HangLimits(config)
-    found: Probed | None = None
-    while time.monotonic() < deadline:
-        if is_stop_wanted():
-            raise KeyboardInterrupt
-        for hung in limits.check(supervisor):
-            raise hung_error(supervisor, hung, limits)
-        for event in supervisor.poll(_POLL_S):
-            if isinstance(event, Failed):
-                if was_signalled_with_us(event, is_stop_wanted):
-                    raise KeyboardInterrupt
-                raise event.error()
-            if isinstance(event, Message) and isinstance(event.content, Probed):
-                found = event.content
-            if isinstance(event, Message) and isinstance(event.content, Refusal):
-                raise ConfigError(event.content.reason)
-            if isinstance(event, Exited):
-                if found is None:
-                    raise exited_early(event).error()
-                return found
-    stacks = supervisor.stacks(handle)
-    late = f"{handle} did not build, try and close an environment within {_PROBE_TIMEOUT_S:.0f} s."
-    raise Failed(handle, late, stacks).error()
-
-
-def prepare(
-    config: Config,
-    probed: Probed,
-    run_dir: Path,
-    *,
-    resume: bool,
-    saved_steps: int | None = None,
-    ranks: Ranks | None = None,
-    trust: bool = False,
-) -> RunSetup:
-    """Resolve "auto" settings and allocate the shared memory.
-
-    Args:
-        config: The resolved configuration.
-        probed: Sizes of the environment and the network.
-        run_dir: The run's directory.
-        resume: Whether the learner resumes from a checkpoint.
-        saved_steps: Agent steps of that checkpoint.
-        ranks: The ranks; one by default.
-        trust: Whether to use the files of a resumed run even if another user wrote them.
-    """
-    ranks = ranks or Ranks()
-    config = probed.settle(config)
-    topology = _REGIMES[config.regime.name].plan_topology(config, probed, ranks.world_size)
-    memory = _REGIMES[config.regime.name].allocate(config, probed, topology, run_dir, saved_steps, ranks, trust=trust)
-    done = memory.steps_done(saved_steps)
-    return RunSetup(
-        config,
-        probed,
-        topology,
-        memory,
-        run_dir,
-        resume,
-        UserCode.of_this_process(config),
-        # 63 bits, because a run of months has more steps than fit 31.
-        int_seed(config.seed, "resumed", done, bits=63) if done else config.seed,
-        ranks,
-        trust=trust,
-    )
-
-
-def _placement(run_setup: RunSetup, *, learner: bool) -> PlacementPlan:
-    config, topology = run_setup.config, run_setup.topology
-    return plan(
-        num_rollout_workers=topology.num_workers,
-        num_policy_workers=topology.num_policy_workers,
-        num_learners=topology.num_learners if learner else 0,
-        config=config.placement,
-        threads_per_learner=cores_per_learner(config, run_setup.probed),
-    )
-
-
-def cores_per_learner(config: Config, probed: Probed) -> int:
-    """Cores of a learner: one for each thread, and two on a GPU, where its loader works beside its kernel launches."""
-    return config.compute.threads if is_on_host(config.compute.device, probed) else max(2, config.compute.threads)
-
-
-def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:
-    """Start the learner, the policy workers and the rollout workers on their assigned cores."""
-    config = run_setup.config
-    regime = _REGIMES[config.regime.name]
-    placement = _placement(run_setup, learner=learner)
-    if learner:
-        cpus, nice = placement.learners[0]
-        # torch.compile would start its own processes.
-        threads = {"OMP_NUM_THREADS": str(config.compute.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        supervisor.start(LEARNER.name, regime.learner, run_setup, role=LEARNER, env=threads, cpus=cpus, nice=nice)
-        for index, (cpus, nice) in enumerate(placement.learners[1:]):
-            supervisor.start(
-                f"gradient learner {index}",
-                replay.gradient_learner,
-                run_setup,
-                index,
-                role=GRADIENT_LEARNER,
-                env=threads,
-                cpus=cpus,
-                nice=nice,
-            )
-    for index, (cpus, nice) in enumerate(placement.policy_workers):
-        name, threads = f"policy worker {index}", {"OMP_NUM_THREADS": str(config.inference.threads)}
-        supervisor.start(
-            name,
-            regime.policy_worker,
-            run_setup,
-            index,
-            role=POLICY_WORKER,
-            env=threads,
-            cpus=cpus,
-            nice=nice,
-        )
-    for worker, (cpus, nice) in enumerate(placement.rollout_workers):
-        name = f"rollout worker {worker}"
-        supervisor.start(name, regime.rollout_worker, run_setup, worker, role=ROLLOUT_WORKER, cpus=cpus, nice=nice)
-
-
-class Evaluator:
-    """The process that evaluates networks during training, on rank 0; started on first use.
-
-    Args:
-        supervisor: The supervisor that starts it.
-        run_setup: The run's setup.
-    """
-
-    def __init__(self, supervisor: Supervisor, run_setup: RunSetup) -> None:
-        self._supervisor = supervisor
-        self._run_setup = run_setup
-        self._is_started = False
-
-    def start(self) -> None:
-        """Start the process, unless it is started."""
-        if self._is_started or self._run_setup.ranks.rank:
-            return
-        self._is_started = True
-        nice = _placement(self._run_setup, learner=True).rollout_workers[0][1]
-        self._supervisor.start(EVALUATOR.name, children.evaluator, self._run_setup, False, role=EVALUATOR, nice=nice)
-
-
-def describe(run_setup: RunSetup) -> str:
-    """Describe the run in one line."""
-    topology, probed = run_setup.topology, run_setup.probed
-    replay = run_setup.memory.replay
-    memory = (run_setup.memory.arena.nbytes + (0 if replay is None else replay.nbytes)) / 2**20
-    return (
-        f"{probed.spec.name}: {run_setup.config.num_envs} environments in {topology.num_groups} groups of "
-        f"{topology.group_rows} rows on {topology.num_workers} rollout workers, {topology.num_policy_workers} policy "
-        f"worker(s), {probed.num_parameters:,} parameters, {topology.num_slots} slots in {memory:,.0f} MiB"
-    )

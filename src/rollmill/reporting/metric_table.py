@@ -94,6 +94,16 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "every row, with a Box in the action space",
         ),
     ),
+    "Agents": (
+        Metric(
+            "agent/NAME/episode_return",
+            "reward",
+            "Mean return of the episodes of the agent NAME that have ended since the previous row, whoever played it; "
+            "null where there were none. With more than 16 agents, those whose names differ by a number at the end "
+            "share one. Of several ranks, rank 0's environments.",
+            when="rows after the first such end, in environments with several agents",
+        ),
+    ),
     "Policies": (
         Metric(
             "policy/NAME/agent_steps",

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.roles import RolloutCounter, RolloutPhase
+from rollmill.rollout.agent_returns import AgentReturns
 from rollmill.rollout.group_builder import GroupBuilder
 from rollmill.rollout.matchmaker import Matchmaker
 from rollmill.rollout.slot_policies import SlotPolicy
@@ -41,6 +43,7 @@ class RolloutWorker:
         slots: Where groups write, what happens to a full slot, and which groups wait.
         matchmaker: Says who plays each row; None where the policy that learns plays all.
         first_iteration: The iteration that the groups begin or resume with; 0 outside lockstep.
+        agents: Names of an environment's agents, whose returns are told; empty for ordinary environments.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class RolloutWorker:
         slots: SlotPolicy,
         matchmaker: Matchmaker | None = None,
         first_iteration: int = 0,
+        agents: Sequence[str] = (),
     ) -> None:
         self._context = context
         self._ledger = context.ledger
@@ -63,6 +67,7 @@ class RolloutWorker:
         self._matchmaker = matchmaker
         self._views = slots.views
         self._first_iteration = first_iteration
+        self._agent_returns = AgentReturns(agents)
         self._inbox = store.inboxes[worker]
         self._messages = np.empty(store.topology.num_groups + store.topology.num_slots, np.int64)
         self._groups: dict[int, HostedGroup] = {}
@@ -100,10 +105,11 @@ class RolloutWorker:
         self._builder.report_failures(groups.values())
 
     def _send_metrics(self) -> None:
-        """Send the main process what environments have given in ``info["metrics"]``, if they have given any."""
+        """Send the main process what environments have given in ``info["metrics"]``, and returns of agents, if any."""
         self._metrics_sent_at = time.monotonic()
-        metrics = EnvMetrics.merged(group.environments.metrics.take() for group in self._groups.values())
-        if metrics.sums or metrics.refused:
+        given = [group.environments.metrics.take() for group in self._groups.values()]
+        metrics = EnvMetrics.merged([*given, self._agent_returns.take()])
+        if metrics.sums or metrics.refused or metrics.returns:
             self._context.send(metrics)
 
     def _start(self, group: HostedGroup) -> None:
@@ -146,6 +152,7 @@ class RolloutWorker:
         group.environments.step(*actions, into, outcome)
         self._ledger.enter(RolloutPhase.BOOKKEEPING)
         self._ledger.add(RolloutCounter.AGENT_STEPS, int(np.count_nonzero(outcome.valid)))
+        self._agent_returns.add(outcome.episode_return)
         group.step = step + 1
         if self._matchmaker is not None:
             self._matchmaker.write(group, group.step)

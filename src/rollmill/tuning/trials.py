@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
-from rollmill.regimes.running import prepare, start_processes
 from rollmill.regimes.setup import Probed
+from rollmill.regimes.starting import prepare, start_processes
 from rollmill.roles import LEARNER, ROLLOUT_WORKER, LearnerCounter
 from rollmill.runtime.ledger import ProcessAccount, between
 from rollmill.runtime.supervisor import Supervisor

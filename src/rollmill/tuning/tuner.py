@@ -12,8 +12,8 @@ from statistics import mean, median, stdev
 from rollmill.api import make_config
 from rollmill.benchmarking.stepping import TooShortError
 from rollmill.models.device import resolve_device
-from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
+from rollmill.regimes.starting import probe
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.events import ProcessFailed

@@ -16,8 +16,8 @@ FAMILIES = {
 }
 
 
-def test_there_are_nine_reference_settings():
-    assert len(FAMILIES) == 9
+def test_there_are_ten_reference_settings():
+    assert len(FAMILIES) == 10
 
 
 @pytest.mark.parametrize("name", FAMILIES)

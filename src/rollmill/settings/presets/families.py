@@ -45,6 +45,9 @@ ATARI: Overrides = {
     "placement.pin_on_two_cores": True,
 }
 
+# Two players or more are as many rows of a game.
+ATARI_PLAYERS: Overrides = {**ATARI, "num_envs": 32}
+
 # VizDoom. Rollout, batch, epochs, discount, Adam's epsilon and gradient norm are those of the Sample Factory paper
 # (Petrenko et al. 2020, arXiv:2006.11751), table A.5; network: its "simplified" one with a GRU of 512 (figure A.1),
 # as in its experiments with the standard scenarios; GAE instead of V-trace, as in its version 2.1.1. Ours, for runs

@@ -172,7 +172,8 @@ def _pettingzoo(name: str, id: str) -> Preset:
     from rollmill.envs.pettingzoo import check_id
 
     check_id(name)
-    overrides = families.GAMES if id.startswith("classic/") else families.GENERIC
+    kinds = {"classic": families.GAMES, "atari": families.ATARI_PLAYERS}
+    overrides = kinds.get(id.partition("/")[0], families.GENERIC)
     return Preset(name=name, env=EnvConfig(name=name), overrides=overrides)
 
 
