@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rollmill
+from rollmill.settings.option_values import OptionError
 
 
 @pytest.mark.parametrize("num_envs", range(1, 14))
@@ -13,3 +14,16 @@ def test_any_number_of_environments_is_divided_where_nothing_else_is_asked_for(n
         config = rollmill.make_config("gym/CartPole-v1", {"num_envs": num_envs}, algo=algo).resolved()
         assert num_envs % config.envs_per_group == 0
         assert config.rollout.num_workers <= num_envs // config.envs_per_group
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "message"),
+    [
+        ("dqn", {"num_envs": 2, "policies": "a,b", "policy.a.off_policy.algorithm": "ppo"}, "from a replay, as this"),
+        (None, {"regime": "replay", "off_policy.algorithm": "ppo"}, "use --algo ppo"),
+        (None, {"learner.algorithm": "dqn"}, "use --algo dqn"),
+    ],
+)
+def test_an_algorithm_of_the_other_kind_is_refused(algo: str | None, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        rollmill.make_config("gym/CartPole-v1", {"total_steps": 10_000, **settings}, algo=algo).resolved()

@@ -11,6 +11,8 @@ from rollmill.settings.value_checks import ABOVE_ZERO, AT_LEAST_ZERO, NAME, UNIT
 
 AdvantageKind = Literal["gae", "vtrace"]
 ClipKind = Literal["reciprocal", "symmetric", "none"]
+PPO = "ppo"
+"""The built-in algorithm."""
 CoefficientSchedule = Literal["constant", "linear"]
 
 
@@ -49,7 +51,7 @@ class OnPolicyConfig(AlgorithmConfig):
         clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
     """
 
-    algorithm: str = setting("ppo", NAME)
+    algorithm: str = setting(PPO, NAME)
 
     minibatches: int = setting(1, integer(1))
     epochs: int | Literal["auto"] = setting(1, integer(1))

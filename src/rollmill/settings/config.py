@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Literal, TypeVar
 
-from rollmill.algorithms.off_policy_config import AnyOffPolicyConfig
-from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.algorithms.off_policy_config import OFF_POLICY_ALGORITHMS, AnyOffPolicyConfig
+from rollmill.algorithms.on_policy_config import PPO, OnPolicyConfig
 from rollmill.envs.config import EnvConfig
 from rollmill.inference.config import InferenceConfig
 from rollmill.learning.config import ComputeConfig, OptimiserConfig
@@ -127,6 +127,7 @@ class Config(Checked):
         self._check_batch()
         self._check_groups()
         self.regime.check(self)
+        self._check_algorithm()
         self._check_compile()
         check_policies(self)
 
@@ -312,6 +313,20 @@ class Config(Checked):
             raise ConfigError(
                 f"learner.micro_batch={micro} is more than the minibatch of {algorithm.minibatch_size} samples "
                 "(batch_size / minibatches): give at most that, or 'auto'."
+            )
+
+    def _check_algorithm(self) -> None:
+        """Check that a built-in algorithm is not named where only those of the other kind can be."""
+        name = self.algorithm_name
+        if self.in_replay and name == PPO:
+            raise ConfigError(
+                f"off_policy.algorithm={name!r}: it does not learn from a replay, as this run does; use --algo {name} "
+                "for a run of its own."
+            )
+        if not self.in_replay and name in OFF_POLICY_ALGORITHMS:
+            raise ConfigError(
+                f"learner.algorithm={name!r}: it learns from a replay, which this run has not; use --algo {name} for a "
+                "run of its own."
             )
 
     def _check_compile(self) -> None:
