@@ -55,7 +55,7 @@ def test_what_is_given_is_counted_once(kind, harness):
         assert found.sums[name] == (sum(values), len(values))
     assert set(found.sums) == {"resets", "count", "odd"}
     assert not found.refused
-    assert group.metrics.take() == EnvMetrics({}, {})
+    assert group.metrics.take() == EnvMetrics({}, {}, {})
 
 
 def test_what_is_no_number_is_refused_once_by_name():
@@ -69,7 +69,7 @@ def test_what_is_no_number_is_refused_once_by_name():
     assert found.refused["text"] == "info['metrics']['text'] is 'fast' (str): give a number; it is left out"
     assert found.refused[""] == "info['metrics'] is [('good', 1)] (list): give a dict of names and numbers"
     metrics.add({"text": "slow"})
-    assert metrics.take() == EnvMetrics({}, {})
+    assert metrics.take() == EnvMetrics({}, {}, {})
 
 
 def test_nan_says_that_there_is_nothing():
@@ -109,8 +109,11 @@ def test_names_are_limited():
 
 
 def test_parts_are_added_up():
-    one, other = EnvMetrics({"a": (1.0, 2)}, {"x": "why"}), EnvMetrics({"a": (3.0, 1), "b": (0.5, 1)}, {})
-    assert EnvMetrics.merged([one, other]) == EnvMetrics({"a": (4.0, 3), "b": (0.5, 1)}, {"x": "why"})
+    one, other = (
+        EnvMetrics({"a": (1.0, 2)}, {"x": "why"}, {"p": (1.0, 1)}),
+        EnvMetrics({"a": (3.0, 1), "b": (0.5, 1)}, {}, {"p": (2.0, 3)}),
+    )
+    assert EnvMetrics.merged([one, other]) == EnvMetrics({"a": (4.0, 3), "b": (0.5, 1)}, {"x": "why"}, {"p": (3.0, 4)})
 
 
 def test_an_info_that_is_none_is_taken_as_before(harness):

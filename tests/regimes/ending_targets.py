@@ -15,7 +15,7 @@ REPORT = LearnerReport(agent_steps=8)
 
 def learner(context: ChildContext, is_patient: bool, stopped_by_others: bool = False) -> None:
     """Reports, and finishes at once, or when it is asked to."""
-    context.send(EnvMetrics({"coins": (6.0, 3)}, {}))
+    context.send(EnvMetrics({"coins": (6.0, 3)}, {}, {"left": (1.0, 2)}))
     context.send(REPORT)
     context.send(CheckpointWritten("runs/a/checkpoint_1.pt"))
     context.send(LearnerNote("mind the gap"))

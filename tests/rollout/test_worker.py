@@ -93,7 +93,7 @@ def test_metrics_of_environments_are_sent_now_and_then_and_at_the_end() -> None:
     assert isinstance(first, EnvMetrics)
     assert first.sums == {"speed": (6.0, 2)}
     assert set(first.refused) == {"text"}
-    assert last == EnvMetrics({"speed": (7.0, 1)}, {})
+    assert last == EnvMetrics({"speed": (7.0, 1)}, {}, {})
 
 
 def test_environments_without_metrics_send_nothing() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ class EnvMetrics(NamedTuple):
 
     sums: Mapping[str, tuple[float, int]]
     refused: Mapping[str, str]
-    returns: Mapping[str, tuple[float, int]] = MappingProxyType({})
+    returns: Mapping[str, tuple[float, int]]
 
     @classmethod
     def merged(cls, parts: Iterable[EnvMetrics]) -> EnvMetrics:
@@ -96,7 +95,7 @@ class InfoMetrics:
         if not self._sums and not self._refused:
             return _NOTHING
         sums = {name: (total, int(count)) for name, (total, count) in self._sums.items()}
-        taken = EnvMetrics(sums, self._refused)
+        taken = EnvMetrics(sums, self._refused, {})
         self._sums, self._refused = {}, {}
         return taken
 
@@ -127,7 +126,7 @@ class InfoMetrics:
         self._refused[key] = why
 
 
-_NOTHING = EnvMetrics({}, {})
+_NOTHING = EnvMetrics({}, {}, {})
 
 
 def _number(value: Any) -> float | None:

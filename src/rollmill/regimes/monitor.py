@@ -105,7 +105,7 @@ class Monitor:
         self._shares: Mapping[str, Stage] = {}
         self._lag = PolicyLag()
         self._evaluation_return: float | None = None
-        self._env = EnvMetrics({}, {})
+        self._env = EnvMetrics({}, {}, {})
         self._env_keys: dict[str, None] = {}
         self._env_refused: set[str] = set()
         self._fast_path = ""
@@ -204,7 +204,7 @@ class Monitor:
         self._env_keys |= dict.fromkeys(sums)
         means: dict[str, float | None] = dict.fromkeys(self._env_keys)
         means |= {key: total / count for key, (total, count) in sums.items()}
-        self._env = EnvMetrics({}, {})
+        self._env = EnvMetrics({}, {}, {})
         return means
 
     def take_evaluations(self) -> None:
