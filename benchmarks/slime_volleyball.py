@@ -24,7 +24,7 @@ import rollmill
 from rollmill.settings.options import parse_overrides
 
 SIDES = ("right", "left")
-# Held for one frame only, random actions cancel each other, and the players hardly move before they have learned.
+# Random actions that are held for one frame only tend to cancel each other.
 REPEAT = 3
 
 SETTINGS: dict[str, object] = {

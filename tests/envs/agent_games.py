@@ -69,6 +69,17 @@ class Crowd(ParallelEnv):
         return {agent: np.array([self.episode, self.time, AGENTS.index(agent)], np.float32) for agent in agents}
 
 
+class Dials(Crowd):
+    """Crowd with actions that are numbers."""
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        assert all(np.isfinite(action).all() for action in actions.values())
+        return super().step({agent: float(action[0]) for agent, action in actions.items()})
+
+
 class Rounds(AECEnv):
     """Agents act one after another in an irregular order; an action pays all of them, and some drop out.
 

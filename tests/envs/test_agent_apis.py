@@ -169,7 +169,7 @@ def test_a_conversion_of_the_users_own_is_stepped_itself() -> None:
     conversions = pytest.importorskip("pettingzoo.utils.conversions")
     simple = pytest.importorskip("mpe2.simple_v3")
 
-    class Own(conversions.aec_to_parallel_wrapper):  # type: ignore[misc]
+    class Own(conversions.aec_to_parallel_wrapper):  # type: ignore[misc]  # importorskip returns Any
         pass
 
     env = Own(simple.env())
@@ -181,7 +181,7 @@ def test_a_wrapper_that_changes_the_game_stays_in_the_way() -> None:
     simple = pytest.importorskip("mpe2.simple_v3")
     taken: list[Any] = []
 
-    class Recording(pettingzoo.utils.BaseWrapper):  # type: ignore[misc]
+    class Recording(pettingzoo.utils.BaseWrapper):  # type: ignore[misc]  # importorskip returns Any
         def step(self, action: Any) -> None:
             taken.append(action)
             super().step(action)

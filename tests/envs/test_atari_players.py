@@ -58,7 +58,8 @@ class Flicker(ParallelEnv):
 def rows(screen: Any) -> list[list[int]]:
     """The upper and the lower value of each picture of a stack."""
     assert (screen == screen[..., :1]).all()
-    return screen[..., 0].tolist()  # type: ignore[no-any-return]
+    values: list[list[int]] = screen[..., 0].tolist()
+    return values
 
 
 def test_screens_are_stacked_and_players_are_told_apart() -> None:

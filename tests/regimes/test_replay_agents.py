@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
-from tests.envs.agent_games import AGENTS, Crowd, Rounds
+from tests.envs.agent_games import AGENTS, Crowd, Dials, Rounds
 from tests.regimes.nim import Nim
 
 import rollmill
@@ -33,17 +32,6 @@ SMALL: dict[str, Any] = {
     "replay.update_interval": 2,
     "debug_poison": True,
 }
-
-
-class Dials(Crowd):
-    """Crowd with actions that are numbers."""
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        assert all(np.isfinite(action).all() for action in actions.values())
-        return super().step({agent: float(action[0]) for agent, action in actions.items()})
 
 
 class Breaks(Rounds):

