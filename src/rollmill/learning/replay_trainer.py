@@ -186,7 +186,7 @@ class ReplayTrainer:
 
     Args:
         account: State of the run.
-        league: The policy's matches and past selves; None if it meets nobody.
+        league: The policy's matches and past selves; None if there are no other players.
     """
 
     def __init__(self, account: ReplayAccount, league: League | None = None) -> None:

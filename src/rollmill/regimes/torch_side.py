@@ -313,11 +313,11 @@ class LearnerSide:
         )
 
     def league(self, standings: Standings, places: Callable[[SnapshotBank], Places]) -> League | None:
-        """Build what counts the policy's matches and keeps its past selves; None if it meets nobody.
+        """Build the league that counts the policy's matches and keeps its past selves; None without other players.
 
         Args:
             standings: The ratings of all policies.
-            places: Builds what knows which places of a bank nobody plays.
+            places: Builds the record of which places of a bank are in use.
         """
         run = self.run
         if run.topology.players == PlayerIds() or len(run.probed.spec.agents) < 2:
@@ -358,7 +358,7 @@ class LearnerSide:
             timetable: Times of metrics rows and checkpoints.
             choose_path: Chooses compute settings, by measurement or by rule.
             standings: The ratings of all policies.
-            places: Builds what knows which places of a bank nobody plays.
+            places: Builds the record of which places of a bank are in use.
         """
         run, setup, spec = self.run, self.setup, self.run.probed.spec
         store = run.store_of(self.policy)

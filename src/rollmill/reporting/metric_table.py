@@ -98,10 +98,10 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         Metric(
             "agent/NAME/episode_return",
             "reward",
-            "Mean return of the episodes of the agent NAME that have ended since the previous row, whoever played it; "
-            "null where there were none. With more than 16 agents, those whose names differ by a number at the end "
-            "share one. Of several ranks, rank 0's environments.",
-            when="rows after the first such end, in environments with several agents",
+            "Mean return of the episodes of the agent NAME that have ended since the previous row, whichever policy "
+            "played it; null where there were none. With more than 16 agents, those whose names differ by a number at "
+            "the end share one. Of several ranks, rank 0's environments.",
+            when="rows after an agent's first episode, in environments with several agents",
         ),
     ),
     "Policies": (

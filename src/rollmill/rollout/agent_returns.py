@@ -18,8 +18,8 @@ class AgentReturns:
     With more than 16 agents, those whose names differ by a number at the end share one mean.
 
     Args:
-        agents: Names of an environment's agents, in the order of the rows; empty for ordinary environments, of which
-            nothing is told.
+        agents: Names of an environment's agents, in the order of the rows; empty for ordinary environments, for
+            which nothing is reported.
     """
 
     def __init__(self, agents: Sequence[str]) -> None:

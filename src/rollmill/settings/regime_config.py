@@ -201,8 +201,8 @@ class ReplayRegimeConfig(Checked, section=""):
         if self.num_learners > 1 and (policies > 1 or population.guests or population.snapshots):
             raise ConfigError(
                 f"learner.num_learners={self.num_learners} with {policies} policies, {len(population.guests)} guests "
-                f"and population.snapshots={population.snapshots}: several learners share one policy that meets "
-                "nobody else; use learner.num_learners=1, or one policy without guests and past selves."
+                f"and population.snapshots={population.snapshots}: several learners share one policy; use "
+                "learner.num_learners=1, or one policy without guests and past selves."
             )
         if policies == 1:
             return
@@ -255,8 +255,8 @@ class ReplayRegimeConfig(Checked, section=""):
         if len(population.names) > 1 or population.guests or population.snapshots:
             raise ConfigError(
                 f"{len(population.names)} policies, {len(population.guests)} guests and population.snapshots="
-                f"{population.snapshots} with {world_size} ranks: in the replay regime several ranks learn one policy "
-                "that meets nobody else; start one program without torchrun, or use regime='lockstep'."
+                f"{population.snapshots} with {world_size} ranks: several ranks learn one policy; start one program "
+                "without torchrun, or use one policy without guests and past selves."
             )
         if self.algorithm.batch_size % world_size or self.num_learners > 1:
             raise ConfigError(

@@ -212,7 +212,7 @@ class RateLimiter:
 
     @property
     def held(self) -> int:
-        """Agent steps that the replay holds: those inserted, less those forgotten."""
+        """Agent steps that the replay holds: those inserted minus those evicted."""
         return self.inserted - self._get(_FIRST)
 
     def forget(self, steps: int) -> None:
