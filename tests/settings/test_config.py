@@ -6,6 +6,7 @@ import pytest
 
 import rollmill
 from rollmill.settings.option_values import OptionError
+from rollmill.settings.value_checks import ConfigError
 
 
 @pytest.mark.parametrize("num_envs", range(1, 14))
@@ -27,3 +28,13 @@ def test_any_number_of_environments_is_divided_where_nothing_else_is_asked_for(n
 def test_an_algorithm_of_the_other_kind_is_refused(algo: str | None, settings: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         rollmill.make_config("gym/CartPole-v1", {"total_steps": 10_000, **settings}, algo=algo).resolved()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_several_policies_are_refused_on_several_ranks(algo: str) -> None:
+    regime = {} if algo == "dqn" else {"regime": "lockstep"}
+    settings = {"total_steps": 10_000, "num_envs": 16, "policies": 2, **regime}
+    config = rollmill.make_config("gym/CartPole-v1", settings, algo=algo)
+    config.resolved()
+    with pytest.raises(ConfigError, match="without torchrun"):
+        config.resolved(2)

@@ -107,6 +107,12 @@ class LockstepConfig(Checked, section=""):
 
     def check_ranks(self, run: Config, world_size: int) -> None:
         """See :meth:`AsyncConfig.check_ranks`."""
+        names = run.population.names
+        if len(names) > 1:
+            raise ConfigError(
+                f"{len(names)} policies (population.policies) with {world_size} ranks: several policies are trained by "
+                "one rank only; start one program without torchrun, or use one policy."
+            )
         if self.algorithm.advantage == "vtrace" and self.algorithm.normalise_advantages:
             raise ConfigError(
                 f"learner.normalise_advantages=True with learner.advantage='vtrace' and {world_size} ranks: V-trace "
