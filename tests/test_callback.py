@@ -14,6 +14,8 @@ from rollmill.learning.live_numbers import Request, add_numbers_to_layout, contr
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.control import AT_ONCE, Change, ControlBlock
 
+_OF_REPLAY = "learning_rate, reward_scale, max_grad_norm, adam_beta1, adam_beta2"
+
 
 class Scene:
     """A run as callbacks see it, and the learner's end of its control block."""
@@ -71,7 +73,7 @@ def test_none_returns_a_number_to_its_schedule() -> None:
     [
         (
             {"learning_rte": 0.1},
-            r"run\.set\(learning_rte=0\.1\): this run takes learning_rate, entropy_coef, clip_range, reward_scale$",
+            r"run\.set\(learning_rte=0\.1\): this run takes learning_rate, entropy_coef, clip_range, ",
         ),
         ({"learning_rate": -0.1}, "learning_rate=-0.1: give a finite number of 0 or more, or None for its schedule"),
         ({"learning_rate": float("nan")}, "learning_rate=nan"),
@@ -109,9 +111,19 @@ def test_before_the_first_batch_numbers_may_hold_from_it_on() -> None:
 @pytest.mark.parametrize(
     ("settings", "name", "allowed"),
     [
-        ({"regime": "replay", "off_policy.algorithm": "dqn"}, "entropy_coef", "learning_rate, reward_scale"),
-        ({"regime": "replay", "off_policy.algorithm": "dqn"}, "clip_range", "learning_rate, reward_scale"),
-        ({"learner.clip_kind": "none"}, "clip_range", "learning_rate, entropy_coef, reward_scale"),
+        ({"regime": "replay", "off_policy.algorithm": "dqn"}, "entropy_coef", _OF_REPLAY),
+        ({"regime": "replay", "off_policy.algorithm": "dqn"}, "discount", _OF_REPLAY),
+        (
+            {"learner.clip_kind": "none"},
+            "clip_range",
+            "learning_rate, entropy_coef, value_coef, discount, gae_lambda, reward_scale, max_grad_norm, adam_beta1, "
+            "adam_beta2",
+        ),
+        (
+            {"learner.advantage": "vtrace", "learner.optimiser": "rmsprop"},
+            "gae_lambda",
+            "learning_rate, entropy_coef, clip_range, value_coef, discount, reward_scale, max_grad_norm",
+        ),
     ],
 )
 def test_a_run_takes_only_numbers_that_it_has(settings: dict[str, Any], name: str, allowed: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmill.learning.live_numbers import NUMBERS, Request
 from rollmill.runtime.control import AT_ONCE, NOT_SET, ControlBlock
+from rollmill.settings.live_settings import live_numbers
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
@@ -95,9 +96,10 @@ class LiveRun:
                 value. None is the next one, which depends on how fast the run is: in lockstep give a batch that is far
                 enough ahead, so that the run stays reproducible. If the learner reaches it first nevertheless, the
                 numbers hold from its next batch on, and the run prints a note.
-            **numbers: ``learning_rate``, ``entropy_coef``, ``clip_range``, ``reward_scale``, as the settings
-                ``learner.NAME``; None returns a number to its schedule. In the replay regime only ``learning_rate``
-                and ``reward_scale``.
+            **numbers: ``learning_rate``, ``entropy_coef``, ``clip_range``, ``value_coef``, ``discount``,
+                ``gae_lambda``, ``reward_scale``, ``max_grad_norm``, as the settings ``learner.NAME``, and
+                ``adam_beta1`` and ``adam_beta2``; None returns a number to its schedule. In the replay regime only
+                ``learning_rate``, ``reward_scale``, ``max_grad_norm`` and Adam's betas.
 
         Raises:
             ValueError: An unknown name or policy, a value out of range, or a batch that has begun already; nothing is
@@ -151,10 +153,7 @@ class LiveRun:
         return self._is_stop_wanted
 
     def _settable(self) -> list[str]:
-        if self.config.in_replay:
-            return ["learning_rate", "reward_scale"]
-        is_clipped = any(policy.on_policy.clip_kind != "none" for policy in self.config.policies)
-        return [name for name in NUMBERS if name != "clip_range" or is_clipped]
+        return list(dict.fromkeys(name for policy in self.config.policies for name in live_numbers(policy)))
 
 
 def _check(name: str, value: object) -> None:

@@ -193,7 +193,8 @@ def test_the_gradient_of_impala_does_not_go_through_its_targets() -> None:
 def test_coefficients_are_the_ends_of_the_range_of_ratios() -> None:
     given = {"entropy_coef": 0.5, "clip_range": 0.25}
     for kind, low, high in (("symmetric", 0.75, 1.25), ("reciprocal", 0.8, 1.25), ("none", 0.0, math.inf)):
-        assert make_ppo(clip_kind=kind).coefficients(given) == {"low": low, "high": high, "entropy_coef": 0.5}
+        expected = {"low": low, "high": high, "entropy_coef": 0.5, "value_coef": 0.5}
+        assert make_ppo(clip_kind=kind).coefficients(given) == expected
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_a_number_that_the_user_has_set_goes_over_the_schedule(tmp_path: Path) -
     store, _ = filled_store(UNIFORM)
     account = parts_of(tmp_path, store, UNIFORM).account
     account.setup.numbers.take(([("learning_rate", 0.25, 0)], [0, 0]), 0)
-    account.set_learning_rate()
+    account.follow_numbers()
     assert [group["lr"] for optimiser in account.update.optimisers for group in optimiser.param_groups] == [0.25]
     assert account.fill(LearnerReport(agent_steps=8)).learning_rate == 0.25
 

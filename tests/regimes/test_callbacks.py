@@ -201,11 +201,20 @@ def test_a_run_that_fails_otherwise_tells_its_end(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
-    numbers = {"learning_rate": 0.0007, "entropy_coef": 0.05, "clip_range": 0.3, "reward_scale": 0.25}
+    numbers = {
+        "learning_rate": 0.0007,
+        "entropy_coef": 0.05,
+        "clip_range": 0.3,
+        "reward_scale": 0.25,
+        "value_coef": 0.7,
+        "discount": 0.9,
+        "gae_lambda": 0.8,
+        "max_grad_norm": 0.1,
+    }
     constant = {"learner.schedule": "constant", "learner.clip_schedule": "constant"}
     settings = {f"learner.{name}": value for name, value in numbers.items()}
-    train(tmp_path / "settings", **LOCKSTEP, **constant, **settings)
-    train(tmp_path / "set", Setting(**numbers), **LOCKSTEP, **constant)
+    train(tmp_path / "settings", **LOCKSTEP, **constant, **settings, **{"learner.adam_betas": (0.8, 0.99)})
+    train(tmp_path / "set", Setting(**numbers, adam_beta1=0.8, adam_beta2=0.99), **LOCKSTEP, **constant)
     one, other = read_fingerprints(tmp_path / "settings"), read_fingerprints(tmp_path / "set")
     assert len(one) >= 24
     assert first_difference(one, other) is None
@@ -285,7 +294,7 @@ def test_replay_takes_the_learning_rate_and_the_scale_of_rewards(tmp_path: Path,
     assert rows[-1]["learning_rate"] == 0.00002
     before = [row["loss/td_error"] for row in rows if 20 < row["batches"] <= 50]
     assert rows[-1]["loss/td_error"] < max(before)
-    with pytest.raises(ProcessFailed, match="this run takes learning_rate, reward_scale"):
+    with pytest.raises(ProcessFailed, match="this run takes learning_rate, reward_scale, max_grad_norm"):
         train(tmp_path / "refused", Setting(clip_range=0.1), **REPLAY)
 
 

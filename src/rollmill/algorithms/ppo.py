@@ -67,10 +67,15 @@ class PPO(OnPolicyAlgorithm):
         return targets._replace(advantage=None)
 
     def coefficients(self, scheduled: Mapping[str, float]) -> Mapping[str, float]:
-        """Replace the clip range by its lower and upper end."""
+        """Replace the clip range by its lower and upper end; a tensor in a compiled loss, like the others."""
         kind = self.config.clip_kind
         low, high = (0.0, math.inf) if kind == "none" else ratio_bounds(scheduled["clip_range"], kind)
-        return {"low": low, "high": high, "entropy_coef": scheduled["entropy_coef"]}
+        return {
+            "low": low,
+            "high": high,
+            "entropy_coef": scheduled["entropy_coef"],
+            "value_coef": self.config.value_coef,
+        }
 
     def loss(self, batch: OnPolicyBatch, generator: torch.Generator | None) -> Loss:
         """Sum of the surrogate, value and entropy losses."""
@@ -109,7 +114,7 @@ class PPO(OnPolicyAlgorithm):
             value_clip=config.value_clip,
         )
         of_entropy = entropy_loss(entropy, keep, batch.divisor)
-        loss = surrogate.loss + config.value_coef * of_value + coefficients["entropy_coef"] * of_entropy
+        loss = surrogate.loss + coefficients["value_coef"] * of_value + coefficients["entropy_coef"] * of_entropy
         statistics = {
             "policy": surrogate.loss.detach(),
             "value": of_value.detach(),

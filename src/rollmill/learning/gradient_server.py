@@ -156,7 +156,7 @@ class GradientServer:
             self._gradients[index].take(objective)
         numbers = self._account.setup.numbers
         numbers.take(numbers.read(self._progress.batches), self._progress.batches)
-        self._account.set_learning_rate()
+        self._account.follow_numbers()
         names = self._exchange.statistic_names(index)
         values = torch.from_numpy(self._exchange.statistics[index, : len(names)].copy()).to(self._device)
         updated = self._update.apply(objectives, dict(zip(names, values, strict=True)))

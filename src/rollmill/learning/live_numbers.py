@@ -11,15 +11,21 @@ from functools import partial
 from typing import Any
 
 from rollmill.runtime.control import AT_ONCE, Change, ControlBlock, add_to_layout
-from rollmill.settings.value_checks import ABOVE_ZERO, AT_LEAST_ZERO, Rule
+from rollmill.settings.value_checks import ABOVE_ZERO, AT_LEAST_ZERO, UNIT, UNIT_BELOW_ONE, Rule
 
 NUMBERS: Mapping[str, Rule] = {
     "learning_rate": AT_LEAST_ZERO,
     "entropy_coef": AT_LEAST_ZERO,
     "clip_range": ABOVE_ZERO,
     "reward_scale": ABOVE_ZERO,
+    "value_coef": AT_LEAST_ZERO,
+    "max_grad_norm": ABOVE_ZERO,
+    "discount": UNIT,
+    "gae_lambda": UNIT,
+    "adam_beta1": UNIT_BELOW_ONE,
+    "adam_beta2": UNIT_BELOW_ONE,
 }
-"""Name -> its values; each is called as the setting ``learner.NAME`` that it replaces."""
+"""Name -> its values; each is called as the setting ``learner.NAME`` that it replaces; Adam's betas are two numbers."""
 
 
 class Request:
@@ -108,6 +114,11 @@ class LiveNumbers:
     def value(self, name: str, scheduled: float) -> float:
         """The number to use: what is set, or what the schedule gives."""
         return self._set.get(name, scheduled)
+
+    def set(self, values: Mapping[str, float]) -> None:
+        """Set numbers, in the learner's process, from its next batch on."""
+        self._set |= values
+        self._publish()
 
     def is_set(self, name: str) -> bool:
         """Whether a number is set, so that its schedule does not count."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.targets import Targets
 from rollmill.learning.action_bounds import ActionBounds
 from rollmill.learning.admission import Admission, CompletedSlots
@@ -39,12 +40,14 @@ from rollmill.storage.slots import SlotStore
 
 # Number of images that represent a batch's brightness.
 _PICTURES = 8
+# Numbers that the algorithm's configuration holds, and that may be set during a run.
+_OF_ALGORITHM = ("reward_scale", "discount", "gae_lambda", "value_coef")
 
 
 class _Prepared(NamedTuple):
     batch: Trajectories
     targets: Targets
-    reward_scale: float
+    config: OnPolicyConfig
 
 
 class OnPolicyTrainer:
@@ -153,7 +156,7 @@ class OnPolicyTrainer:
             return False
         self._progress.take_episodes(episodes)
         self._entropy_guard.observe(episodes, self._progress.recent_episodes)
-        self._learn(learner, self._with_present_scale(prepared))
+        self._learn(learner, self._with_present_numbers(prepared))
         return True
 
     def check(self) -> None:
@@ -177,7 +180,7 @@ class OnPolicyTrainer:
         return replace(
             report,
             losses=self._update.take_statistics() if report.is_row else {},
-            learning_rate=self._learning_rate_after(self._run_steps.value),
+            learning_rate=self._numbers.value("learning_rate", self._learning_rate.value(self._run_steps.value)),
             fast_path=path.describe(),
             precision=path.precision,
             figures=figures,
@@ -251,19 +254,18 @@ class OnPolicyTrainer:
         mean, std = self._versions.moments_of(batch, self._moments)
         config = self._algorithm.config
         targets = self._algorithm.prepare(batch.arrays, value_mean=mean, value_std=std)
-        if self._algorithm.config is not config:  # the learner's thread has set another scale
+        if self._algorithm.config is not config:  # the learner's thread has set other numbers
             return self._prepare(batch)
-        return _Prepared(batch, targets, config.reward_scale)
+        return _Prepared(batch, targets, config)
 
-    def _with_present_scale(self, prepared: _Prepared) -> _Prepared:
-        """Return the batch with the current reward scale; prepares it again if the scale was just set."""
-        scale = self._numbers.value("reward_scale", self._config.reward_scale)
-        if self._algorithm.config.reward_scale != scale:
-            self._algorithm.config = replace(self._algorithm.config, reward_scale=scale)
-        return prepared if prepared.reward_scale == scale else self._prepare(prepared.batch)
-
-    def _learning_rate_after(self, agent_steps: int) -> float:
-        return self._numbers.value("learning_rate", self._learning_rate.value(agent_steps))
+    def _with_present_numbers(self, prepared: _Prepared) -> _Prepared:
+        """Return the batch by the numbers that are set; prepares it again if one of them was just set."""
+        numbers: dict[str, Any] = {
+            name: self._numbers.value(name, getattr(self._config, name)) for name in _OF_ALGORITHM
+        }
+        if any(getattr(self._algorithm.config, name) != value for name, value in numbers.items()):
+            self._algorithm.config = replace(self._algorithm.config, **numbers)
+        return prepared if prepared.config is self._algorithm.config else self._prepare(prepared.batch)
 
     def _learn(self, learner: Learner, prepared: _Prepared) -> None:
         """Learn from one batch: admit samples, run all SGD steps, release the slots, update schedules."""
@@ -275,7 +277,7 @@ class OnPolicyTrainer:
         keep = self._admit(batch, learner.version)
         whole = Whole.of(targets, keep, self._collective, self._config)
         self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # without the other ranks' rows
-        self._update.set_learning_rate(self._learning_rate_after(self._run_steps.value))
+        self._update.follow(self._numbers, self._learning_rate.value(self._run_steps.value))
         self._update_normalisers(batch, targets, keep, whole)
         if self._bounds is not None:
             self._at_bound = self._bounds.share_at(batch.arrays["action_continuous"], keep)

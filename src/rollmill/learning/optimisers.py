@@ -89,6 +89,12 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
             group["lr"] = value
 
 
+def set_betas(optimiser: torch.optim.Optimizer, betas: tuple[float, float]) -> None:
+    """Set the decay of Adam's moments in all groups."""
+    for group in optimiser.param_groups:
+        group["betas"] = betas
+
+
 def optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the state for a checkpoint: the kind and each parameter's moments (tensors, not copied)."""
     return {"kind": type(optimiser).__name__.lower(), "moments": optimiser.state_dict()["state"]}

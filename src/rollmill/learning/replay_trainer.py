@@ -102,12 +102,9 @@ class ReplayAccount:
         learned = self._progress.sgd_steps - self._sgd_steps_before
         return limiter.is_done and learned == limiter.drawn - limiter.skipped
 
-    def set_learning_rate(self) -> None:
-        """Set the learning rate to the value set by the user, or to the scheduled one."""
-        self.update.set_learning_rate(self._learning_rate_after(self.setup.run_steps.value))
-
-    def _learning_rate_after(self, agent_steps: int) -> float:
-        return self.setup.numbers.value("learning_rate", self._schedule.value(agent_steps))
+    def follow_numbers(self) -> None:
+        """Use the scheduled learning rate, and the numbers that are set."""
+        self.update.follow(self.setup.numbers, self._schedule.value(self.setup.run_steps.value))
 
     def after_step(self, learner: Learner) -> None:
         """Count an SGD step, which is also one batch."""
@@ -147,7 +144,7 @@ class ReplayAccount:
         return replace(
             report,
             losses=self.update.take_statistics(),
-            learning_rate=self._learning_rate_after(self.setup.run_steps.value),
+            learning_rate=self.setup.numbers.value("learning_rate", self._schedule.value(self.setup.run_steps.value)),
             fast_path=self._way,
             figures=of_replay | figures,
         )
@@ -317,7 +314,7 @@ class ReplayTrainer:
         self._ledger.enter(LearnerPhase.LEARNING)
         self._context.inject_delay()
         self._ages.add(float(learner.version) - float(drawn.at_step["policy_version"].mean()))
-        self._account.set_learning_rate()
+        self._account.follow_numbers()
         self._scale_rewards()
         batch = to_tensors(drawn, self._device)
         self._update.centre_pictures(batch)

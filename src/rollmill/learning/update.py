@@ -6,6 +6,7 @@ whole minibatch, or, for a replay, a mean over the only part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,14 +18,16 @@ from torch import Tensor
 from rollmill.algorithms.base import Algorithm, Loss, Objective
 from rollmill.algorithms.batches import Batch, OnPolicyBatch, SequenceBatch
 from rollmill.learning.collective import Alone, Collective
-from rollmill.learning.config import OptimiserConfig
+from rollmill.learning.config import Adam, OptimiserConfig
 from rollmill.learning.fast_path import PLAIN, FastPath
+from rollmill.learning.live_numbers import LiveNumbers
 from rollmill.learning.optimisers import (
     NonFiniteGuard,
     clip_grad_norm_,
     load_optimiser_state,
     make_optimiser,
     optimiser_state,
+    set_betas,
     set_learning_rate,
 )
 from rollmill.models.convolutions import centred_layers, observing_pixel_levels, set_channels_last
@@ -81,6 +84,7 @@ class Update:
         self._algorithm = algorithm
         self._generator = generator
         self.path = path
+        self._config = config
         self._max_grad_norm = config.max_grad_norm
         self._collective = collective or Alone()
         self._objectives = list(algorithm.objectives())
@@ -234,6 +238,17 @@ class Update:
         """Set the learner's learning rate; an objective's own rate keeps its ratio to it."""
         for optimiser, ratio in zip(self._optimisers, self._ratios, strict=True):
             set_learning_rate(optimiser, value * ratio)
+
+    def follow(self, numbers: LiveNumbers, learning_rate: float) -> None:
+        """Use the numbers that are set, and otherwise the scheduled learning rate and the configured other ones."""
+        self.set_learning_rate(numbers.value("learning_rate", learning_rate))
+        norm = self._config.max_grad_norm
+        self._max_grad_norm = numbers.value("max_grad_norm", math.inf) if numbers.is_set("max_grad_norm") else norm
+        if isinstance(method := self._config.method, Adam):
+            first, second = method.betas
+            betas = numbers.value("adam_beta1", first), numbers.value("adam_beta2", second)
+            for optimiser in self._optimisers:
+                set_betas(optimiser, betas)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, without the algorithm's: moments and the count of steps."""
