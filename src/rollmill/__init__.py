@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rollmill.learning.matchmaking import register_matchmaking
     from rollmill.models.observation import register_encoder
     from rollmill.models.registry import register_model
+    from rollmill.pbt.objectives import register_objective
     from rollmill.reporting.plots import plot_runs
     from rollmill.rollout.assignment import register_assignment
     from rollmill.storage.removers import register_remover
@@ -49,6 +50,7 @@ __all__ = [
     "register_env",
     "register_matchmaking",
     "register_model",
+    "register_objective",
     "register_player",
     "register_remover",
     "tournament",
@@ -72,6 +74,7 @@ _HOME = {
     "register_admission": "rollmill.learning.admission",
     "register_assignment": "rollmill.rollout.assignment",
     "register_matchmaking": "rollmill.learning.matchmaking",
+    "register_objective": "rollmill.pbt.objectives",
     "register_algorithm": "rollmill.algorithms.registry",
     "register_env": "rollmill.envs.registry",
     "register_encoder": "rollmill.models.observation",

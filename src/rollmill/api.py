@@ -77,6 +77,7 @@ class Run:
 _NAMES: dict[str, object] = {
     "regime": Literal["async", "lockstep", "replay"],
     "off_policy.algorithm": Literal["dqn", "ddpg", "td3", "sac"] | str,
+    "population.pbt": bool,
 }
 
 # Settings of a prioritised replay whose names mean something else elsewhere, with a hint.
@@ -110,7 +111,12 @@ def make_config(
         TypeError: ``preset`` is neither a name nor a class or function that worker processes can import.
     """
     from rollmill.settings.presets import resolve
-    from rollmill.settings.presets.by_algorithm import algorithm_overrides, lockstep_overrides, protocol_overrides
+    from rollmill.settings.presets.by_algorithm import (
+        algorithm_overrides,
+        lockstep_overrides,
+        pbt_overrides,
+        protocol_overrides,
+    )
     from rollmill.settings.presets.off_policy import off_policy_overrides
 
     if not isinstance(preset, str):
@@ -143,6 +149,8 @@ def make_config(
                 "ddpg, td3 and sac."
             )
         config = apply(config, off_policy_overrides(str(wanted), chosen.name))
+    if given.get("population.pbt"):
+        config = apply(config, pbt_overrides(in_replay=config.in_replay))
     if given.get("regime", config.regime.name) == "lockstep":
         # Read them without applying them: they may be inconsistent with the preset's batch, made for async.
         num_envs, rollout_length = (

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from tests.learning.small_learner import ROWS, STEPS, a_learner
 
-from rollmill.algorithms.on_policy_config import OnPolicyConfig
-from rollmill.algorithms.ppo import PPO
-from rollmill.learning.admission import FirstInFirstOut
-from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone
-from rollmill.learning.config import ComputeConfig, OptimiserConfig
-from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.lag import LagStatistics, admitted
-from rollmill.learning.learner import Learner, run_in_turn
-from rollmill.learning.minibatches import Minibatches
-from rollmill.learning.on_policy_trainer import OnPolicyTrainer
-from rollmill.learning.progress import LearnerSetup, Progress, RunPlan, RunSteps
+from rollmill.learning.learner import run_in_turn
+from rollmill.learning.progress import Progress
 from rollmill.learning.report import LearnerFinished
-from rollmill.learning.timetable import ByIteration, ByTime
+from rollmill.learning.timetable import ByIteration
 from rollmill.learning.trajectories import Trajectories
-from rollmill.learning.update import Update
 from rollmill.learning.versions import ExactVersions, NewestVersions, WrongVersionError
-from rollmill.models.config import ModelConfig
-from rollmill.models.flat_state import flat_nbytes
-from rollmill.roles import LEARNER
-from rollmill.runtime.arena import Arena, ArenaLayout
-from rollmill.runtime.child import ChildContext
-from rollmill.runtime.ledger import Ledger
-from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
-from rollmill.storage import slots, weights
-from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+from rollmill.storage import slots
 from rollmill.storage.group_states import GroupStates
-from rollmill.storage.slots import SlotStore, Topology, slot_fields
 
 
 def trajectories(versions: list[list[int]]) -> Trajectories:
@@ -58,12 +39,21 @@ def test_samples_beyond_the_lag_limit_are_excluded(most: int, kept: int) -> None
     assert (statistics.mean, statistics.maximum) == (15 / 4, 10), "over all valid samples, including excluded ones"
 
 
+def test_samples_of_an_earlier_generation_are_excluded() -> None:
+    valid = np.array([[1, 1, 0], [1, 1, 1]], bool)
+    versions = np.array([[3, 4, 4], [4, 5, 6]], np.int32)
+    keep, stale = admitted(valid, versions, version=6, most=100, statistics=LagStatistics(), oldest=5)
+    np.testing.assert_array_equal(keep, [[0, 0, 0], [0, 1, 1]])
+    assert stale == 3
+
+
 def test_newest_version_is_published_at_an_interval() -> None:
     versions, progress = NewestVersions(publish_every=3), Progress()
     published = 0
     seen = []
     for _ in range(8):
         progress.sgd_steps += 1
+        assert versions.number(progress) == progress.sgd_steps
         if versions.is_due(versions.number(progress), published):
             published = versions.number(progress)
             seen.append(published)
@@ -102,85 +92,6 @@ def test_iterations_have_rows_and_checkpoints_at_fixed_counts() -> None:
     assert set(saves) <= set(rows), "a resumed run needs the row before its checkpoint"
     assert {300, 310, 320} <= set(rows), "a thousand rows in a run"
     assert 321 not in rows
-
-
-SPEC = EnvSpec(
-    name="random",
-    observation={"obs": ArraySpec(shape=(3,), dtype="float32")},
-    action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
-)
-STEPS, ROWS, SLOTS = 4, 2, 3
-CPU = torch.device("cpu")
-
-
-def a_learner(folder: Path, seed: int, device: torch.device = CPU) -> tuple[Learner, SlotStore, list[object]]:
-    """A learner of its own policy; its three slots are complete."""
-    topology = Topology(
-        rollout_length=STEPS,
-        group_rows=ROWS,
-        worker_of_group=(0,),
-        policy_worker_of_group=(0,),
-        slots_of_worker=(SLOTS,),
-    )
-    config = OnPolicyConfig(batch_size=STEPS * ROWS)
-    torch.manual_seed(seed)
-    algorithm = PPO(SPEC.observation, SPEC.action, ModelConfig(mlp_sizes=(8,)), config).to(device)
-    fields = slot_fields(SPEC, rollout_length=STEPS, state_size=0)
-    layout = ArenaLayout()
-    slots.add_to_layout(layout, fields, topology)
-    weights.add_to_layout(layout, nbytes=flat_nbytes(algorithm.acting))
-    arena = Arena.create(layout)
-    store = SlotStore(arena, fields, topology, create=True)
-    random = np.random.default_rng(seed)
-    for array in store.arrays.values():
-        array[...] = random.standard_normal(array.shape) if array.dtype.kind == "f" else 0
-    store.arrays["valid"][...] = True
-    sent: list[object] = []
-    plan = RunPlan(
-        total_steps=5 * STEPS * ROWS,
-        seed=seed,
-        report_every_s=0.0,
-        resume=False,
-        checkpoints=CheckpointStore(folder, CheckpointConfig()),
-    )
-    progress = Progress()
-    setup = LearnerSetup(
-        context=ChildContext(
-            name="learner",
-            stop=threading.Event(),
-            send=sent.append,
-            ledger=Ledger.private(LEARNER),
-            log=logging.getLogger("test"),
-        ),
-        optimiser=OptimiserConfig(),
-        compute=ComputeConfig(),
-        plan=plan,
-        progress=progress,
-        run_steps=RunSteps([progress]),
-        clock=TrainingClock(),
-        collective=Alone(),
-        device=device,
-    )
-    generator, versions = np.random.default_rng(seed), NewestVersions(1)
-    path = PLAIN
-    trainer = OnPolicyTrainer(
-        setup,
-        store,
-        algorithm,
-        update=Update(algorithm, setup.optimiser, path),
-        minibatches=Minibatches(algorithm, store.observation, path, generator),
-        admission=FirstInFirstOut(store, ROWS),
-        versions=versions,
-        max_policy_lag=100,
-        spec=SPEC,
-        random=generator,
-    )
-    published = weights.WeightStore(arena, create=True)
-    timetable = ByTime(plan.checkpoints, saves=True)
-    learner = Learner(setup, published, algorithm, trainer=trainer, versions=versions, timetable=timetable)
-    for slot in range(SLOTS):
-        store.complete(slot)
-    return learner, store, sent
 
 
 def test_a_process_hosts_learners_of_several_policies(tmp_path: Path) -> None:

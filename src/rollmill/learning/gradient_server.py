@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
-from rollmill.learning.learner import Learner
+from rollmill.learning.learner import Learner, Trainer
 from rollmill.learning.replay_trainer import ReplayAccount, return_rule
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.sharing import FlatGradients, NetworkRing
@@ -110,6 +110,11 @@ class GradientServer:
     def moments(self) -> tuple[float, float]:
         """Values are in units of the rewards."""
         return 0.0, 1.0
+
+    def take_over(self, other: Trainer, *, first_version: int) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        assert isinstance(other, GradientServer)
+        self._account.take_over(other._account)
 
     def fill(self, report: LearnerReport) -> LearnerReport:
         """See :class:`rollmill.learning.learner.Trainer`."""

@@ -65,9 +65,15 @@ class LagStatistics:
 
 
 def admitted(
-    valid: NDArray[np.bool_], versions: NDArray[np.integer], *, version: int, most: int, statistics: LagStatistics
+    valid: NDArray[np.bool_],
+    versions: NDArray[np.integer],
+    *,
+    version: int,
+    most: int,
+    statistics: LagStatistics,
+    oldest: int = 0,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Select the samples to learn from: valid and within the lag limit.
+    """Select the samples to learn from: valid within the lag limit, and of the present generation.
 
     Args:
         valid: bool ``[T, N]``.
@@ -75,11 +81,12 @@ def admitted(
         version: The learner's version.
         most: The largest admitted lag.
         statistics: Observes the lag of all valid samples.
+        oldest: The oldest admitted version: that with which another policy's weights replaced this one's.
 
     Returns:
         bool ``[T, N]``, and the number of valid samples that were too old.
     """
     lag = version - versions.astype(np.int64)
     statistics.observe(lag, valid)
-    keep: NDArray[np.bool_] = valid & (lag <= most)
+    keep: NDArray[np.bool_] = valid & (lag <= most) & (versions >= oldest)
     return keep, int(valid.sum()) - int(keep.sum())

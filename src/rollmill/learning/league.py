@@ -102,6 +102,12 @@ class League:
         if policy == self._policy and self._keeper is not None:
             self._keeper.count(place, match.points)
 
+    def take_over(self, other: League) -> None:
+        """Start again with another policy's rating: its weights have replaced those of this policy."""
+        self._standings.ratings[self._policy] = other._rating
+        self._results[:] = 0.0
+        self._recent = (0.0, 0.0)
+
     def publish(self, agent_steps: int, version: int, weights: NDArray[np.uint8]) -> None:
         """Take a snapshot if it is due, and publish who may be met by groups that act with this version."""
         if self._keeper is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,22 @@ from rollmill.storage.weights import WeightStore
 
 _NO_ROW = (-1, -1)
 _SAVED_PARTS = ("model", "counters", "recent_episodes", "random")
+
+
+class Member(Protocol):
+    """A policy as population-based training sees it (:mod:`rollmill.pbt`)."""
+
+    def figures(self) -> dict[str, float | None]:
+        """Return columns for the policy's metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint: plain numbers and strings."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of :meth:`state_dict`."""
+        ...
 
 
 class Trainer(Protocol):
@@ -83,6 +99,15 @@ class Trainer(Protocol):
         """Add the trainer's figures to a report; means since the last row if ``report.is_row``."""
         ...
 
+    def take_over(self, other: Trainer, *, first_version: int) -> None:
+        """Continue from another policy's optimisers and schedules, after its weights have been copied.
+
+        Args:
+            other: Of the same kind, for the same networks.
+            first_version: The first version with these weights; samples of older ones are not learned from.
+        """
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, without the algorithm's state and the counters."""
         ...
@@ -97,7 +122,11 @@ class Trainer(Protocol):
 
 
 def run_in_turn(
-    learners: Sequence[Learner], steps: RunSteps | None = None, arrived: threading.Event | None = None
+    learners: Sequence[Learner],
+    steps: RunSteps | None = None,
+    arrived: threading.Event | None = None,
+    *,
+    between: Callable[[], None] = lambda: None,
 ) -> None:
     """Run the learners of a process, each until it has nothing more to do; they take turns, batch by batch.
 
@@ -108,6 +137,7 @@ def run_in_turn(
         learners: One for each policy that the process learns.
         steps: The agent steps of all of them, which say whether they take turns in rounds; None for one learner.
         arrived: Set when a batch is ready for any of them; None for one learner.
+        between: Called before each round or turn, when every learner is between two batches.
     """
     arrived = arrived or threading.Event()
     with ExitStack() as sessions:
@@ -116,6 +146,7 @@ def run_in_turn(
         active = list(learners)
         while active:
             try:
+                between()
                 if steps is not None and steps.in_rounds:
                     steps.begin_round()
                     active = [learner for learner in active if _learn_next_batch(learner)]
@@ -157,6 +188,7 @@ class Learner:
         versions: How versions are numbered, and when they are published.
         timetable: When rows of metrics and checkpoints are due.
         league: The past selves; None without a bank.
+        member: What population-based training knows about the policy; None without it.
     """
 
     def __init__(
@@ -169,6 +201,7 @@ class Learner:
         versions: Versions,
         timetable: Timetable,
         league: League | None = None,
+        member: Member | None = None,
     ) -> None:
         """Restore the newest checkpoint when resuming, and publish the first weights."""
         self._setup = setup
@@ -179,6 +212,7 @@ class Learner:
         self._versions = versions
         self._timetable = timetable
         self._league = league
+        self._member = member
         self.progress = setup.progress
         self._plan = setup.plan
         self._reported_at = 0.0
@@ -230,6 +264,19 @@ class Learner:
         """Save the weights before the run ends with an error."""
         self._save(is_failing=True)
 
+    def become(self, other: Learner) -> None:
+        """Replace weights, normalisers and optimisers by another policy's, between two batches.
+
+        Samples that were collected with the replaced weights are not learned from. In async and replay the new weights
+        are published at once, in lockstep with the next iteration.
+        """
+        self._algorithm.load_state_dict(other._algorithm.state_dict())
+        self._trainer.take_over(other._trainer, first_version=self._published + 1)
+        if self._league is not None and other._league is not None:
+            self._league.take_over(other._league)
+        self.progress.generation += 1
+        self.publish_if_newer()
+
     def finish(self) -> None:
         """Publish and save the last weights, and send the last report."""
         self.publish_if_newer()
@@ -239,6 +286,11 @@ class Learner:
         self._setup.context.send(LearnerFinished(last, str(path), self._trainer.is_stopped_by_others))
 
     # --- Called by the trainer.
+
+    @property
+    def rating(self) -> float | None:
+        """The policy's rating; None without other players."""
+        return None if self._league is None else self._league.rating
 
     @property
     def version(self) -> int:
@@ -285,7 +337,7 @@ class Learner:
     def _report(self, *, is_row: bool) -> LearnerReport:
         self._trainer.count()
         progress = self.progress
-        return self._trainer.fill(
+        report = self._trainer.fill(
             LearnerReport(
                 agent_steps=progress.agent_steps,
                 batches=progress.batches,
@@ -297,6 +349,7 @@ class Learner:
                 is_row=is_row,
             )
         )
+        return report if self._member is None else replace(report, figures={**report.figures, **self._member.figures()})
 
     def _send(self, report: LearnerReport) -> None:
         self._ledger.enter(LearnerPhase.REPORTING)
@@ -335,6 +388,7 @@ class Learner:
                     "recent_episodes": [[e.episode_return, e.episode_length] for e in progress.recent_episodes],
                     "training_s": self._setup.clock.seconds,
                     "numbers": self._setup.numbers.state_dict(),
+                    **({} if self._member is None else {"member": self._member.state_dict()}),
                     **(trainer_state := self._trainer.state_dict()),
                     "counters": progress.counters() | trainer_state.get("counters", {}),
                     **(in_flight or {}),
@@ -379,6 +433,8 @@ class Learner:
         self._trainer.load_state_dict(state)
         if "numbers" in state:  # missing in checkpoints of earlier versions
             self._setup.numbers.load_state_dict(state["numbers"])
+        if self._member is not None and "member" in state:
+            self._member.load_state_dict(state["member"])
         self._versions.restore(state, self._weights)
         if not self._timetable.repeats_rows:
             self._row_at = (self.progress.batches, self.progress.agent_steps)

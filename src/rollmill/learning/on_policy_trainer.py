@@ -24,7 +24,7 @@ from rollmill.learning.entropy_guard import EntropyGuard
 from rollmill.learning.fingerprints import Fingerprints
 from rollmill.learning.lag import LagStatistics, admitted
 from rollmill.learning.league import League
-from rollmill.learning.learner import Learner
+from rollmill.learning.learner import Learner, Trainer
 from rollmill.learning.minibatches import Minibatches, Whole
 from rollmill.learning.progress import LearnerSetup
 from rollmill.learning.report import LearnerReport, PolicyLag
@@ -68,7 +68,7 @@ class OnPolicyTrainer:
 
     Attributes:
         league: As given.
-        stale_samples: Valid samples that were excluded because they were too old.
+        stale_samples: Valid samples that were excluded because they were too old, or of an earlier generation.
         invalid_samples: Masked rows.
     """
 
@@ -124,6 +124,7 @@ class OnPolicyTrainer:
             self._bounds = ActionBounds(distribution.spec, squash=distribution.squash)
         self._at_bound: float | None = None
         self._moments = (0.0, 1.0)
+        self._oldest_version = 0
         self._loader: BatchLoader[_Prepared] | None = None
         self.stale_samples = 0
         self.invalid_samples = 0
@@ -194,6 +195,17 @@ class OnPolicyTrainer:
             ),
         )
 
+    def take_over(self, other: Trainer, *, first_version: int) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        assert isinstance(other, OnPolicyTrainer)
+        self._update.load_state_dict(other._update.state_dict())
+        self._learning_rate.load_state_dict(other._learning_rate.state_dict())
+        self._entropy_guard.load_state_dict(other._entropy_guard.state_dict())
+        moments = other._minibatches.previous_moments
+        self._minibatches.previous_moments = None if moments is None else moments.clone()
+        self._moments = self._model.value_moments()
+        self._oldest_version = first_version
+
     def state_dict(self) -> dict[str, Any]:
         """See :class:`rollmill.learning.learner.Trainer`."""
         moments = self._minibatches.previous_moments
@@ -203,6 +215,7 @@ class OnPolicyTrainer:
             "entropy_guard": self._entropy_guard.state_dict(),
             "random": pack_random_states({"learner": self._random}),
             "advantage_sums": None if moments is None else moments.tolist(),
+            "oldest_version": self._oldest_version,
             "counters": {"stale_samples": self.stale_samples, "invalid_samples": self.invalid_samples},
             **({} if self.league is None else {"league": self.league.state_dict()}),
         }
@@ -220,6 +233,7 @@ class OnPolicyTrainer:
         restore_random_states(state["random"], {"learner": self._random})
         if (moments := state.get("advantage_sums")) is not None:
             self._minibatches.previous_moments = torch.tensor(moments, dtype=torch.float64, device=self._device)
+        self._oldest_version = state.get("oldest_version", 0)  # missing in checkpoints of earlier versions
         if self.league is not None and "league" in state:
             self.league.load_state_dict(state["league"])
         self.stale_samples = state["counters"]["stale_samples"]
@@ -275,6 +289,8 @@ class OnPolicyTrainer:
         if self.league is not None:
             self.league.observe(batch, progress.batches + 1)
         keep = self._admit(batch, learner.version)
+        if progress.results is not None and (batch.versions >= self._oldest_version).all():
+            progress.results.add(batch.episodes, batch.matches)
         whole = Whole.of(targets, keep, self._collective, self._config)
         self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # without the other ranks' rows
         self._update.follow(self._numbers, self._learning_rate.value(self._run_steps.value))
@@ -362,6 +378,7 @@ class OnPolicyTrainer:
             version=version,
             most=self._max_policy_lag,
             statistics=self._lag,
+            oldest=self._oldest_version,
         )
         self.stale_samples += stale
         self.invalid_samples += int((~valid).sum())

@@ -133,20 +133,24 @@ def load_optimiser_state(optimiser: torch.optim.Optimizer, state: Mapping[str, A
                 )
     rates = [group["lr"] for group in optimiser.param_groups]
     groups = optimiser.state_dict()["param_groups"]
-    # In the parameters' memory format, which may change between sessions: fused kernels read both in memory order.
     fitting = {
-        index: {
-            name: torch.empty_like(params[index], dtype=value.dtype).copy_(value)
-            if isinstance(value, Tensor) and value.dim() > 0
-            else value
-            for name, value in of_param.items()
-        }
+        index: {name: _fitting(value, params[index]) for name, value in of_param.items()}
         for index, of_param in moments.items()
     }
     optimiser.load_state_dict({"state": fitting, "param_groups": groups})
     # Loading copies the groups and their learning-rate tensor, which a captured graph may share.
     for group, rate in zip(optimiser.param_groups, rates, strict=True):
         group["lr"] = rate
+
+
+def _fitting(value: object, param: nn.Parameter) -> object:
+    """Return a copy of an entry of an optimiser's state, which may be that of an optimiser that goes on.
+
+    It is in the parameter's memory format, which may change between sessions: fused kernels read both in memory order.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_like(param, dtype=value.dtype).copy_(value) if value.dim() > 0 else value.clone()
 
 
 class NonFiniteGuard:

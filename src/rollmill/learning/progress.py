@@ -13,6 +13,7 @@ from rollmill.learning.collective import Collective
 from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.learning.live_numbers import LiveNumbers
 from rollmill.learning.report import RECENT_EPISODES
+from rollmill.learning.results import RecentResults
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Ledger
 from rollmill.storage.checkpoints import CheckpointStore
@@ -60,6 +61,8 @@ class Progress:
         sgd_steps: Optimiser steps.
         episodes: Episodes that have ended.
         recent_episodes: The last hundred of them.
+        generation: How often another policy's weights have replaced this one's.
+        results: Newest results since then; None without population-based training.
     """
 
     agent_steps: int = 0
@@ -67,6 +70,8 @@ class Progress:
     sgd_steps: int = 0
     episodes: int = 0
     recent_episodes: list[EpisodeEnd] = field(default_factory=list)
+    generation: int = 0
+    results: RecentResults | None = None
 
     def take_episodes(self, episodes: Sequence[EpisodeEnd]) -> None:
         """Count episodes that have ended."""
@@ -80,6 +85,7 @@ class Progress:
             "batches": self.batches,
             "sgd_steps": self.sgd_steps,
             "episodes": self.episodes,
+            "generation": self.generation,
         }
 
     def restore(self, counters: Mapping[str, int], episodes: Sequence[EpisodeEnd], *, least_episodes: int) -> None:
@@ -91,6 +97,7 @@ class Progress:
         # Checkpoints of earlier versions do not count episodes.
         self.episodes = max(counters.get("episodes", 0), least_episodes)
         self.recent_episodes = list(episodes)
+        self.generation = counters.get("generation", 0)
 
 
 class RunSteps:

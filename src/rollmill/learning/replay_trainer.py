@@ -17,7 +17,7 @@ from rollmill.algorithms.off_policy_config import OffPolicyConfig
 from rollmill.learning.batch_loader import BatchLoader
 from rollmill.learning.collective import Collective
 from rollmill.learning.league import League
-from rollmill.learning.learner import Learner
+from rollmill.learning.learner import Learner, Trainer
 from rollmill.learning.live_numbers import News
 from rollmill.learning.progress import LearnerSetup, RunPlan
 from rollmill.learning.replay_source import ReplaySource
@@ -125,6 +125,11 @@ class ReplayAccount:
             # All steps are collected, but not all learned: a resumed run must learn the rest.
             steps -= of_run - total + 1
         self._progress.agent_steps = steps
+
+    def take_over(self, other: ReplayAccount) -> None:
+        """Continue from another policy's optimisers and schedule."""
+        self.update.load_state_dict(other.update.state_dict())
+        self._schedule.load_state_dict(other._schedule.state_dict())
 
     def fill(self, report: LearnerReport, **figures: float | None) -> LearnerReport:
         """Add the replays' figures to a report.
@@ -260,6 +265,11 @@ class ReplayTrainer:
         """Values are in units of the rewards."""
         return 0.0, 1.0
 
+    def take_over(self, other: Trainer, *, first_version: int) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`; steps in the replay stay, whoever has collected them."""
+        assert isinstance(other, ReplayTrainer)
+        self._account.take_over(other._account)
+
     def fill(self, report: LearnerReport) -> LearnerReport:
         """See :class:`rollmill.learning.learner.Trainer`."""
         figures = {"replay/age": self._ages.take(), "replay/late_priorities": float(self._late_priorities)}
@@ -281,6 +291,8 @@ class ReplayTrainer:
     def _take_matches(self) -> None:
         """Count the matches that have ended."""
         matches = self._source.take_matches()
+        if self._progress.results is not None:
+            self._progress.results.add((), matches)
         if self._league is not None:
             for match in matches:
                 self._league.count(match)
@@ -301,7 +313,10 @@ class ReplayTrainer:
         self._all_have_batches = all(rank.has_batch for rank in ranks)
         account.steps_of_all = sum(rank.inserted for rank in ranks)
         account.size_of_all = sum(rank.size for rank in ranks)
-        self._progress.take_episodes([episode for rank in ranks for episode in episodes_of(rank.episodes)])
+        ended = [episode for rank in ranks for episode in episodes_of(rank.episodes)]
+        self._progress.take_episodes(ended)
+        if self._progress.results is not None:
+            self._progress.results.add(ended)
         if any(rank.stops for rank in ranks) and not stop.is_set():
             stop.set()
             self.is_stopped_by_others = True

@@ -75,7 +75,7 @@ class Versions(Protocol):
 
 
 class NewestVersions:
-    """Version n is the result of n SGD steps; policy workers use the newest. See :class:`Versions`.
+    """Version n is the result of n SGD steps and replacements; policy workers use the newest. See :class:`Versions`.
 
     Args:
         publish_every: SGD steps between published versions.
@@ -85,8 +85,8 @@ class NewestVersions:
         self._publish_every = publish_every
 
     def number(self, progress: Progress) -> int:
-        """Return the number of SGD steps."""
-        return progress.sgd_steps
+        """Return the number of SGD steps, and of replacements by another policy's weights."""
+        return progress.sgd_steps + progress.generation
 
     def is_due(self, version: int, published: int) -> bool:
         """True every ``publish_every`` SGD steps."""

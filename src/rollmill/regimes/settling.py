@@ -16,6 +16,8 @@ from rollmill.specs import EnvSpec
 
 # Number of parameters. Passes of smaller perceptrons are too short to measure reliably.
 SMALL_NETWORK = 1_000_000
+# Events of a policy in a run of population-based training.
+_EVENTS = 20
 
 
 def settled_settings(
@@ -32,7 +34,7 @@ def settled_settings(
     """
     from rollmill.models.precision import settled_precision
 
-    settled = _of_policy(config, spec)
+    settled = _of_policy(config, spec) | _of_pbt(config, spec)
     is_small = not spec.has_images and num_parameters <= SMALL_NETWORK
     has_rule = is_small or not isinstance(config.regime, AsyncConfig)
 
@@ -61,6 +63,22 @@ def settled_policies(config: Config, spec: EnvSpec) -> dict[str, object]:
         for key, value in _of_policy(policy, spec).items()
         if of_run.get(key) != value
     }
+
+
+def _of_pbt(config: Config, spec: EnvSpec) -> dict[str, object]:
+    """Return dotted key -> value for the settings of population-based training that ``config`` leaves "auto"."""
+    if not config.population.pbt:
+        return {}
+    settled: dict[str, object] = {}
+    every = config.pbt.every
+    if every == "auto":
+        every = max(1, config.total_steps // len(config.population.names) // _EVENTS)
+        settled["pbt.every"] = every
+    if config.pbt.start == "auto":
+        settled["pbt.start"] = every
+    if config.pbt.objective == "auto":
+        settled["pbt.objective"] = "rating" if len(spec.agents) > 1 else "return"
+    return settled
 
 
 def _of_policy(config: Config, spec: EnvSpec) -> dict[str, object]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rollmill.pbt.objectives import check_objective
 from rollmill.regimes import asynchronous, lockstep, probing, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.ending import exited_early, hung_error, was_signalled_with_us
@@ -102,6 +103,8 @@ def prepare(
         trust: Whether to use the files of a resumed run even if another user wrote them.
     """
     ranks = ranks or Ranks()
+    if config.population.pbt:
+        check_objective(config.pbt.objective, max(1, len(probed.spec.agents)), probed.spec.name)
     config = probed.settle(config)
     topology = _REGIMES[config.regime.name].plan_topology(config, probed, ranks.world_size)
     memory = _REGIMES[config.regime.name].allocate(config, probed, topology, run_dir, saved_steps, ranks, trust=trust)

@@ -40,12 +40,15 @@ from rollmill.learning.on_policy_trainer import OnPolicyTrainer
 from rollmill.learning.process_group import ProcessGroup
 from rollmill.learning.progress import LearnerSetup, Progress, RunPlan, RunSteps
 from rollmill.learning.report import LearnerNote
+from rollmill.learning.results import RecentResults
 from rollmill.learning.snapshot_keeper import Places, SnapshotKeeper
 from rollmill.learning.timetable import Timetable
 from rollmill.learning.update import Update
 from rollmill.learning.versions import Versions
 from rollmill.models.device import compute_repeatably, resolve_device, take_device, take_threads
+from rollmill.pbt.training import PolicyMember
 from rollmill.regimes.guests import load_weights, make_guest
+from rollmill.regimes.population import member_of, population_training
 from rollmill.regimes.setup import RunSetup, with_delays
 from rollmill.roles import LearnerPhase
 from rollmill.runtime.child import ChildContext
@@ -227,6 +230,7 @@ class LearnerSide:
         config: The policy's settings.
         setup: Objects shared by the parts of the learner.
         weights: The store that it publishes in.
+        member: What population-based training knows about it; None without it.
     """
 
     run: RunSetup
@@ -234,6 +238,7 @@ class LearnerSide:
     config: Config
     setup: LearnerSetup
     weights: WeightStore
+    member: PolicyMember | None
 
     @classmethod
     def of(cls, context: ChildContext, run: RunSetup, compute: ComputeConfig | None = None) -> list[LearnerSide]:
@@ -255,7 +260,8 @@ class LearnerSide:
             if group.shares_gpu and not run.ranks.rank:
                 context.send(LearnerNote(_SHARED_GPU))
         policies = run.config.policies
-        progress = [Progress() for _ in policies]
+        window = run.config.pbt.window if run.config.population.pbt else None
+        progress = [Progress(results=None if window is None else RecentResults(window)) for _ in policies]
         steps = RunSteps(progress, in_rounds=run.config.in_lockstep)
         arrived = threading.Event()
         sides = []
@@ -279,7 +285,7 @@ class LearnerSide:
                 ),
             )
             weights = WeightStore(run.memory.arena, ring=acting_ring(policy))
-            sides.append(cls(run, policy, config, setup, weights))
+            sides.append(cls(run, policy, config, setup, weights, member_of(run, policy, setup)))
         return sides
 
     def make(self, make: Callable[[Config, EnvSpec], AnAlgorithm]) -> AnAlgorithm:
@@ -310,6 +316,7 @@ class LearnerSide:
             versions=versions,
             timetable=timetable,
             league=league,
+            member=self.member,
         )
 
     def league(self, standings: Standings, places: Callable[[SnapshotBank], Places]) -> League | None:
@@ -392,7 +399,9 @@ class LearnerSide:
 def run_learners(sides: Sequence[LearnerSide], learners: Sequence[Learner]) -> None:
     """Run the loops of all policies until they end."""
     first = sides[0].setup
-    run_in_turn(learners, first.run_steps, first.arrived)
+    members = [side.member for side in sides if side.member is not None]
+    between = population_training(sides[0].run, first, members, learners).between if members else lambda: None
+    run_in_turn(learners, first.run_steps, first.arrived, between=between)
     first.collective.close()
 
 

@@ -24,6 +24,7 @@ _ENVIRONMENT, _GYMNASIUM_ID = "environment", "Gymnasium environment"
 _REGISTRIES = {
     "remover": ("rollmill.storage.removers", "REMOVERS"),
     "admission": ("rollmill.learning.admission", "ADMISSIONS"),
+    "objective": ("rollmill.pbt.objectives", "OBJECTIVES"),
     "assignment": ("rollmill.rollout.assignment", "ASSIGNMENTS"),
     "matchmaking": ("rollmill.learning.matchmaking", "MATCHMAKING"),
     "model": ("rollmill.models.registry", "MODELS"),
@@ -85,6 +86,7 @@ def _definitions(config: Config) -> Iterator[Definition]:
         "encoder": config.model.encoder,
         "algorithm": config.algorithm_name,
         "admission": settings.get("admission"),
+        "objective": config.pbt.objective,
         "assignment": config.population.assignment,
         "matchmaking": config.population.matchmaking,
     }

@@ -149,6 +149,26 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             when="every row, with population.snapshots",
         ),
     ),
+    "Population-based training": (
+        Metric(
+            "pbt/score",
+            "-",
+            "The policy's objective when it was last compared with others; null before the first time.",
+            when="rows of a policy, with population.pbt",
+        ),
+        Metric(
+            "pbt/generation",
+            "replacements",
+            "How often another policy's weights have replaced this one's.",
+            when="rows of a policy, with population.pbt",
+        ),
+        Metric(
+            "pbt/NUMBER",
+            "-",
+            "Each number that is mutated (pbt.mutate), as the policy uses it now.",
+            when="rows of a policy, with population.pbt",
+        ),
+    ),
     "Environment": (
         Metric(
             "env/NAME",

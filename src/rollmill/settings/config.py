@@ -16,10 +16,12 @@ from rollmill.envs.config import EnvConfig
 from rollmill.inference.config import InferenceConfig
 from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.models.config import ModelConfig
+from rollmill.pbt.config import PbtConfig
 from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.runtime.ranks import DistributedConfig
 from rollmill.settings.fields import setting
+from rollmill.settings.pbt_checks import check_pbt
 from rollmill.settings.policies import check_policies, config_of_policy
 from rollmill.settings.regime_config import AsyncConfig, LockstepConfig, RegimeConfig, ReplayRegimeConfig
 from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, Checked, ConfigError, integer
@@ -61,6 +63,7 @@ class Config(Checked):
         placement: Cores and niceness of the processes.
         distributed: Ranks that train together.
         population: The policies that learn, and past selves as opponents.
+        pbt: Population-based training, where ``population.pbt`` is set.
         policy: Settings that one of several policies has for itself, as ``NAME.KEY`` -> value, for example
             ``policy.attacker.learner.learning_rate``.
         num_envs: Environments, over all rollout workers.
@@ -102,6 +105,7 @@ class Config(Checked):
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     population: PopulationConfig = field(default_factory=PopulationConfig)
+    pbt: PbtConfig = field(default_factory=PbtConfig)
     policy: Mapping[str, object] = field(default_factory=dict)
     num_envs: int = setting(64, integer(1))
     envs_per_group: int | Literal["auto"] = setting("auto", integer(1))
@@ -130,6 +134,8 @@ class Config(Checked):
         self._check_algorithm()
         self._check_compile()
         check_policies(self)
+        if self.population.pbt:
+            check_pbt(self)
 
     @property
     def policies(self) -> tuple[Config, ...]:

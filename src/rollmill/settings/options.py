@@ -175,7 +175,7 @@ def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[s
     Raises:
         OptionError: An unknown or ambiguous key.
     """
-    return {_resolve(type(config), key): value for key, value in values.items()}
+    return {_resolve(type(config), key, value): value for key, value in values.items()}
 
 
 def _is_in_section(key: str, given: Collection[str]) -> bool:
@@ -209,13 +209,18 @@ def _coerce_entry(value: object) -> object:
         return value
 
 
-def _resolve(cls: type[DataclassInstance], given: str) -> str:
-    """Resolve a given key: first as a complete path, then by its last part."""
+def _resolve(cls: type[DataclassInstance], given: str, value: object) -> str:
+    """Resolve a given key: first as a complete path, then by its last part.
+
+    A section that has the name of a setting elsewhere (``pbt``) is meant only by a value for a whole section.
+    """
     key, known = given.replace("__", ".").replace("-", "_"), _keys(cls)
-    if key in known or _mapping_above(cls, key) is not None or any(k.startswith(f"{key}.") for k in known):
+    matches = [k for k in known if k.rpartition(".")[2] == key]
+    is_section = any(k.startswith(f"{key}.") for k in known)
+    is_whole = isinstance(value, Mapping) or _is_dataclass_instance(value)
+    if key in known or _mapping_above(cls, key) is not None or (is_section and (is_whole or not matches)):
         return key
     if "." not in key:
-        matches = [k for k in known if k.rpartition(".")[2] == key]
         if len(matches) == 1:
             return matches[0]
         if matches and not hints_for(key):

@@ -25,7 +25,7 @@ def config_of_policy(config: C, name: str) -> C:
         ConfigError: An unknown setting, a value that is not allowed, or a setting that all policies share.
     """
     own = {key: value for key, value in own_values(config.policy, name).items() if key not in (AGENTS, LOAD)}
-    alone = replace(config, policy={}, population=replace(config.population, policies=1, guests=()))
+    alone = replace(config, policy={}, population=replace(config.population, policies=1, guests=(), pbt=False))
     try:
         changed = apply(alone, own)
     except ValueError as error:

@@ -28,6 +28,8 @@ class PopulationConfig(Checked, section="population"):
             or their names ("attacker,defender"). ``policy.NAME.KEY`` gives one of them its own value of a setting
             ``model.*``, ``learner.*`` or ``off_policy.*`` of its network, its algorithm or its optimiser, and
             ``policy.NAME.agents`` the agents that it plays, as names or patterns ("adversary_*").
+        pbt: Whether the policies are a population: those with the worst results go on from the best, and numbers such
+            as the learning rate are mutated (settings ``pbt.*``).
         assignment: Which of the policies that may play an agent plays it: "random" draws one for every episode,
             "fixed" divides them evenly over environments and agents, for the whole run. "auto" is "random" for
             environments with several agents and "fixed" for others. Or a name given to ``register_assignment``.
@@ -55,6 +57,7 @@ class PopulationConfig(Checked, section="population"):
     """
 
     policies: int | tuple[str, ...] = 1
+    pbt: bool = False
     assignment: str = setting("auto", NAME)
     snapshots: int = setting(0, integer(0))
     snapshot_every: int = setting(50_000, integer(1), "(agent steps)")

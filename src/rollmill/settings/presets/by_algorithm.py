@@ -166,3 +166,11 @@ def lockstep_overrides(*, num_envs: int, rollout_length: int, minibatch_size: in
         "checkpoint.every_s": None,
         "checkpoint.every_steps": _BETWEEN_CHECKPOINTS,
     }
+
+
+def pbt_overrides(*, in_replay: bool) -> Overrides:
+    """The settings of population-based training, which changes numbers itself: none of them has a schedule."""
+    constant: dict[str, object] = {"learner.schedule": "constant"}
+    if not in_replay:
+        constant |= {"learner.entropy_schedule": "constant", "learner.clip_schedule": "constant"}
+    return constant

@@ -1,0 +1,82 @@
+"""What has happened in population-based training: a file with a line for each event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+HISTORY_FILE = "pbt.jsonl"
+
+EventKind = Literal["start", "kept", "mutated", "replaced"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PbtEvent:
+    """An event of one policy.
+
+    Attributes:
+        policy: The policy's name.
+        agent_steps: Agent steps of the policy.
+        kind: "start": its first numbers; "kept": it is one of the best and goes on unchanged; "mutated": it goes on
+            with other numbers; "replaced": it goes on from another policy, with other numbers.
+        source: Name of the policy that it goes on from; None if it keeps its weights.
+        generation: How often it has been replaced, this event included.
+        scores: Name -> objective of all policies that took part.
+        numbers: Name -> value of the policy's numbers from now on.
+    """
+
+    policy: str
+    agent_steps: int
+    kind: EventKind
+    source: str | None
+    generation: int
+    scores: Mapping[str, float]
+    numbers: Mapping[str, float]
+
+    def describe(self) -> str:
+        """Describe it in one line."""
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.numbers.items())
+        scores = ", ".join(f"{name} {value:.4g}" for name, value in self.scores.items())
+        what = f"goes on from policy {self.source}" if self.source is not None else self.kind
+        return f"pbt: policy {self.policy} at {self.agent_steps:,} steps: {what} ({scores}); {numbers}"
+
+
+def append_event(run_dir: Path, event: PbtEvent) -> None:
+    """Add a line to the history of a run."""
+    with (run_dir / HISTORY_FILE).open("a") as file:
+        file.write(json.dumps(asdict(event)) + "\n")
+
+
+def read_history(run_dir: Path) -> list[PbtEvent]:
+    """Return the events of a run in their order; none if it has no history. A line that was cut off is left out."""
+    path = run_dir / HISTORY_FILE
+    events = []
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        try:
+            events.append(PbtEvent(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return events
+
+
+def cut_history(run_dir: Path, events: Mapping[str, int]) -> None:
+    """Remove events that a resumed run will repeat.
+
+    Args:
+        run_dir: The run's directory.
+        events: Name -> number of the policy's events that its checkpoint has.
+    """
+    path, left = run_dir / HISTORY_FILE, dict(events)
+    if not path.is_file():
+        return
+    kept = []
+    for event in read_history(run_dir):
+        if left.get(event.policy, 0) > 0:
+            left[event.policy] -= 1
+            kept.append(json.dumps(asdict(event)) + "\n")
+    aside = path.with_name(f"{HISTORY_FILE}.new")
+    aside.write_text("".join(kept))
+    aside.replace(path)

@@ -1,0 +1,103 @@
+"""What population-based training compares policies by.
+
+An objective of one's own is a function of a policy's newest results::
+
+    def worst_tenth(results):
+        returns = sorted(episode.episode_return for episode in results.episodes)
+        return sum(returns[:10]) / 10
+
+    rollmill.register_objective("worst_tenth", worst_tenth)
+
+and then ``--import my_objectives.py --pbt.objective worst_tenth``.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+
+from rollmill.learning.results import RecentResults
+from rollmill.runtime.definitions import Registry
+from rollmill.settings.value_checks import ConfigError
+
+Objective = Callable[[RecentResults], float]
+AUTO, RATING = "auto", "rating"
+OF_MATCHES = (RATING, "win_rate")
+"""Objectives that need matches instead of episodes."""
+
+
+def _mean_return(results: RecentResults) -> float:
+    return statistics.fmean(episode.episode_return for episode in results.episodes)
+
+
+def _mean_points(results: RecentResults) -> float:
+    return statistics.fmean(results.points)
+
+
+OBJECTIVES: Registry[Objective] = Registry(
+    "objective",
+    {"return": _mean_return, "win_rate": _mean_points},
+    register="register_objective",
+    reserved=(AUTO, RATING),
+    error=ConfigError,
+)
+
+
+def register_objective(name: str, function: Objective) -> None:
+    """Make ``pbt.objective=name`` compare policies by a function of their newest results.
+
+    The learner must know it, so register it in a module that is imported everywhere (``--import``).
+
+    Args:
+        name: A new name.
+        function: Gets a policy's newest results (:class:`rollmill.learning.results.RecentResults`): ``episodes``, each
+            with ``episode_return`` and ``episode_length``, and ``points`` of its matches. There are ``pbt.window``
+            episodes. Returns a finite number; larger is better.
+
+    Raises:
+        ValueError: The name is taken by another function.
+    """
+    OBJECTIVES.register(name, function)
+
+
+def check_objective(name: str, agents: int, environment: str) -> None:
+    """Refuse an objective that a run cannot compute.
+
+    Args:
+        name: The setting.
+        agents: Agents of the environment.
+        environment: Its name, for the message.
+
+    Raises:
+        ConfigError: It is unknown, or there are no matches that it needs.
+    """
+    if name not in OBJECTIVES.names:
+        OBJECTIVES.find(name, "pbt.objective")
+    if name in OF_MATCHES and agents < 2:
+        raise ConfigError(
+            f"pbt.objective={name!r} compares results of matches, but {environment} has one agent: use 'return' or an "
+            "objective of your own."
+        )
+
+
+def score(objective: str, results: RecentResults, rating: float | None) -> float | None:
+    """Return a policy's objective; None while it has too few results.
+
+    Args:
+        objective: A name, not "auto".
+        results: The policy's newest results.
+        rating: The policy's rating; None without matches.
+
+    Raises:
+        ValueError: A function gave no finite number.
+    """
+    have = results.points if objective in OF_MATCHES else results.episodes
+    if len(have) < (have.maxlen or 1):
+        return None
+    if objective == RATING:
+        return rating
+    value = float(OBJECTIVES.find(objective, "pbt.objective")(results))
+    if not math.isfinite(value):
+        raise ValueError(f"pbt.objective={objective!r} gave {value}: return a finite number")
+    return value

@@ -1,0 +1,170 @@
+"""Population-based training in the process that hosts all learners: who is compared when, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollmill.learning.learner import Learner
+from rollmill.learning.live_numbers import LiveNumbers
+from rollmill.learning.progress import Progress
+from rollmill.learning.results import RecentResults
+from rollmill.pbt.config import PbtConfig
+from rollmill.pbt.history import EventKind, PbtEvent
+from rollmill.pbt.mutation import mutated
+from rollmill.pbt.objectives import score
+from rollmill.pbt.selection import is_among_best, replacement
+from rollmill.runtime.seeds import int_seed
+
+
+@dataclass
+class PolicyMember:
+    """A policy of the population. See :class:`rollmill.learning.learner.Member`.
+
+    Attributes:
+        name: The policy's name.
+        progress: Its counters.
+        results: Its newest results, which the trainer adds to.
+        numbers: Its numbers that are set.
+        initial: Name -> value at the start, of the numbers that are mutated.
+        next_event: Agent steps of the policy at which its next event is due.
+        events: Its events so far.
+        score: Its objective at its last event; None before.
+    """
+
+    name: str
+    progress: Progress
+    results: RecentResults
+    numbers: LiveNumbers
+    initial: Mapping[str, float]
+    next_event: int
+    events: int = 0
+    score: float | None = field(default=None)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The numbers that are mutated, as they are used now."""
+        return {name: self.numbers.value(name, value) for name, value in self.initial.items()}
+
+    def figures(self) -> dict[str, float | None]:
+        """See :class:`rollmill.learning.learner.Member`."""
+        numbers = {f"pbt/{name}": value for name, value in self.values.items()}
+        return {"pbt/score": self.score, "pbt/generation": float(self.progress.generation), **numbers}
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`rollmill.learning.learner.Member`."""
+        return {
+            "next_event": self.next_event,
+            "events": self.events,
+            "score": self.score,
+            "results": self.results.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Member`."""
+        self.next_event, self.events, self.score = state["next_event"], state["events"], state["score"]
+        self.results.load_state_dict(state["results"])
+
+
+class PopulationTraining:
+    """Compares the policies, and replaces and mutates them. Not thread-safe.
+
+    Each policy has its events after a number of its own agent steps. Everything that is drawn is keyed by the seed, the
+    policy and the number of the event, so that a resumed run draws the same.
+
+    Args:
+        config: The settings, without "auto".
+        members: The policies.
+        learners: Of the same policies.
+        seed: The run's seed.
+        rating: Returns the rating of a policy; None without matches.
+        record: Called with every event.
+    """
+
+    def __init__(
+        self,
+        config: PbtConfig,
+        members: Sequence[PolicyMember],
+        learners: Sequence[Learner],
+        *,
+        seed: int,
+        rating: Callable[[int], float | None],
+        record: Callable[[PbtEvent], None],
+    ) -> None:
+        assert config.every != "auto"
+        self._config = config
+        self._every = config.every
+        self._members = members
+        self._learners = learners
+        self._seed = seed
+        self._rating = rating
+        self._record = record
+
+    def between(self) -> None:
+        """Run the events that are due; called when every learner is between two batches."""
+        for policy, member in enumerate(self._members):
+            if not member.events:
+                self._begin(policy, member)
+            elif member.progress.agent_steps >= member.next_event:
+                self._event(policy, member)
+
+    def _begin(self, policy: int, member: PolicyMember) -> None:
+        """Give a policy its first numbers."""
+        if self._config.vary and policy:
+            member.numbers.set(mutated(member.values, self._config, self._random(policy, member), rate=1.0))
+        self._finish(policy, member, "start", None, {})
+
+    def _event(self, policy: int, member: PolicyMember) -> None:
+        """Compare a policy with the others; waits until it has enough results."""
+        scores = self._scores()
+        if policy not in scores or len(scores) < 2:
+            return
+        member.score = scores[policy]
+        random = self._random(policy, member)
+        # Missed periods are not made up for.
+        member.next_event = max(member.next_event + self._every, member.progress.agent_steps + 1)
+        if is_among_best(policy, scores, self._config):
+            self._finish(policy, member, "kept", None, scores)
+            return
+        source = replacement(policy, scores, self._config, random)
+        if source is None:
+            member.numbers.set(mutated(member.values, self._config, random))
+            self._finish(policy, member, "mutated", None, scores)
+            return
+        other = self._members[source]
+        self._learners[policy].become(self._learners[source])
+        # Only now: what is copied must not undo the mutation.
+        member.numbers.set(mutated(other.values, self._config, random))
+        member.results.clear()
+        self._finish(policy, member, "replaced", other.name, scores)
+
+    def _finish(
+        self, policy: int, member: PolicyMember, kind: EventKind, source: str | None, scores: Mapping[int, float]
+    ) -> None:
+        member.events += 1
+        self._record(
+            PbtEvent(
+                policy=member.name,
+                agent_steps=member.progress.agent_steps,
+                kind=kind,
+                source=source,
+                generation=member.progress.generation,
+                scores={self._members[other].name: value for other, value in scores.items()},
+                numbers=member.values,
+            )
+        )
+
+    def _scores(self) -> dict[int, float]:
+        """Return policy -> objective, of those with enough results."""
+        found = {}
+        for policy, member in enumerate(self._members):
+            value = score(self._config.objective, member.results, self._rating(policy))
+            if value is not None:
+                found[policy] = value
+        return found
+
+    def _random(self, policy: int, member: PolicyMember) -> np.random.Generator:
+        return np.random.default_rng(int_seed(self._seed, f"pbt event {member.events}", policy, bits=63))
