@@ -12,6 +12,7 @@ from rollmill.comparing.method_curves import curves_of_method, is_coarse
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.statistics import AGGREGATES, Profile
 from rollmill.evaluation.stats import Estimate
+from rollmill.pbt.history import PbtEvent
 from rollmill.reporting.plots import Curve, curve_of
 
 _TITLES = {"median": "median", "iqm": "interquartile mean", "mean": "mean", "optimality_gap": "optimality gap"}
@@ -151,6 +152,68 @@ def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Pat
     _tidy(axes)
     axes.set(xlabel="agent steps of the policy", ylabel="rating")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _legend(figure, handles)
+    figure.suptitle(title, fontweight="bold", parse_math=False)
+    return _save(figure, path)
+
+
+def draw_lineage(events: Sequence[PbtEvent], path: Path, *, title: str) -> Path:
+    """Draw a history of population-based training: replacements, objectives and numbers of each policy.
+
+    Args:
+        events: In their order, at least one.
+        path: The file.
+        title: Of the picture.
+    """
+    from matplotlib.ticker import EngFormatter
+
+    names = list(dict.fromkeys(event.policy for event in events))
+    numbers = list(dict.fromkeys(number for event in events for number in event.numbers))
+    style_of, lane = _styles_of(names), {name: place for place, name in enumerate(names)}
+    heights = [0.5 + 0.3 * len(names), 1.8, *(1.4 for _ in numbers)]
+    figure = _figure(8.0, 1.0 + sum(heights))
+    lanes, scores, *of_numbers = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    handles = []
+    for name in names:
+        own = [event for event in events if event.policy == name]
+        style, steps = style_of[name], [event.agent_steps for event in own]
+        drawn: Any = {"color": style.colour, "linestyle": style.line, "linewidth": 1.6}
+        lanes.plot([0, steps[-1]], [lane[name]] * 2, color=style.colour, linewidth=3.0, alpha=0.5)
+        compared = [event for event in own if name in event.scores]
+        handles += scores.plot(
+            [event.agent_steps for event in compared],
+            [event.scores[name] for event in compared],
+            label=_wrapped(name),
+            **drawn,
+        )
+        for axes, number in zip(of_numbers, numbers, strict=True):
+            having = [event for event in own if number in event.numbers]
+            axes.step(
+                [event.agent_steps for event in having],
+                [event.numbers[number] for event in having],
+                where="post",
+                **drawn,
+            )
+    for event in events:
+        if event.source in lane:
+            lanes.annotate(
+                "",
+                xy=(event.agent_steps, lane[event.policy]),
+                xytext=(event.agent_steps, lane[event.source]),
+                arrowprops={"arrowstyle": "->", "color": style_of[event.source].colour, "linewidth": 1.2},
+            )
+    lanes.set(yticks=list(lane.values()), yticklabels=[_wrapped(name) for name in names], ylim=(len(names) - 0.5, -0.5))
+    for axes, label in zip((scores, *of_numbers), ("objective", *numbers), strict=True):
+        axes.set_ylabel(label, parse_math=False)
+    for axes in (lanes, scores, *of_numbers):
+        _tidy(axes)
+    for axes, number in zip(of_numbers, numbers, strict=True):
+        values = [event.numbers[number] for event in events if number in event.numbers]
+        if min(values) > 0 and max(values) > 2 * min(values):
+            axes.set_yscale("log")
+    bottom = (scores, *of_numbers)[-1]
+    bottom.set_xlabel("agent steps of the policy")
+    bottom.xaxis.set_major_formatter(EngFormatter(sep=""))
     _legend(figure, handles)
     figure.suptitle(title, fontweight="bold", parse_math=False)
     return _save(figure, path)

@@ -12,6 +12,8 @@ from typing import Any
 
 import rollmill
 from rollmill.comparing.figures import draw_aggregates, draw_curves, draw_profiles, draw_scores
+from rollmill.comparing.lineage import draw_population, lineage_section, populations
+from rollmill.comparing.lineage import figures_of as figures_of_population
 from rollmill.comparing.markup import picture, whole_page
 from rollmill.comparing.method_curves import curve_notes
 from rollmill.comparing.populations import draw_rated_run, figures_of, population_section, rated_runs
@@ -91,10 +93,16 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
     pictures_of_rated = [
         draw_rated_run(each, folder / f"ratings-{number}.png") for number, each in enumerate(rated, start=1)
     ]
+    bred = populations(comparison)
+    pictures_of_bred = [
+        draw_population(each, folder / f"pbt-{number}.png") for number, each in enumerate(bred, start=1)
+    ]
     runs_of_game = {label: len(scores) for label, scores in matrices.items()}
     figures = _figures(comparison, intervals, games, runs_of_game, found)
     if rated:
         figures["populations"] = [figures_of(each) for each in rated]
+    if bred:
+        figures["pbt"] = [figures_of_population(each) for each in bred]
     (folder / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     page = folder / PAGE
     title = title or f"Comparison of {len(comparison.runs)} runs"
@@ -106,8 +114,15 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
         parts += ["<h2>Over all games</h2>", _aggregate_table(found), _note(games, figures), *map(picture, pictures)]
     for each, drawn_run in zip(rated, pictures_of_rated, strict=True):
         parts += [population_section(each), picture(drawn_run)]
+    for population, drawn_population in zip(bred, pictures_of_bred, strict=True):
+        parts += [lineage_section(population), picture(drawn_population)]
     page.write_text(whole_page(title, parts))
-    drawn = (*(path for paths in pictures_of.values() for path in paths), *pictures, *pictures_of_rated)
+    drawn = (
+        *(path for paths in pictures_of.values() for path in paths),
+        *pictures,
+        *pictures_of_rated,
+        *pictures_of_bred,
+    )
     return Report(page, drawn, figures)
 
 

@@ -51,15 +51,31 @@ def append_event(run_dir: Path, event: PbtEvent) -> None:
 
 
 def read_history(run_dir: Path) -> list[PbtEvent]:
-    """Return the events of a run in their order; none if it has no history. A line that was cut off is left out."""
+    """Return the events of a run in their order; none if it has no history. Lines that are no events are left out."""
     path = run_dir / HISTORY_FILE
     events = []
     for line in path.read_text().splitlines() if path.is_file() else ():
         try:
-            events.append(PbtEvent(**json.loads(line)))
+            event = PbtEvent(**json.loads(line))
         except (ValueError, TypeError):
             continue
+        if _is_sound(event):
+            events.append(event)
     return events
+
+
+def _is_sound(event: PbtEvent) -> bool:
+    """Whether the fields that were read have their types."""
+    names = (event.policy, event.kind, event.policy if event.source is None else event.source)
+    counts = (event.agent_steps, event.generation)
+    return (
+        all(isinstance(name, str) for name in names)
+        and all(isinstance(count, int) for count in counts)
+        and all(
+            isinstance(values, dict) and all(isinstance(value, int | float) for value in values.values())
+            for values in (event.scores, event.numbers)
+        )
+    )
 
 
 def cut_history(run_dir: Path, events: Mapping[str, int]) -> None:
