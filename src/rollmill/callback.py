@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollmill.learning.live_numbers import NUMBERS, Request
+from rollmill.learning.live_numbers import Request, rule_of
 from rollmill.runtime.control import AT_ONCE, NOT_SET, ControlBlock
 from rollmill.settings.live_settings import live_numbers
 
@@ -98,7 +98,8 @@ class LiveRun:
                 numbers hold from its next batch on, and the run prints a note.
             **numbers: ``learning_rate``, ``entropy_coef``, ``clip_range``, ``value_coef``, ``discount``,
                 ``gae_lambda``, ``reward_scale``, ``max_grad_norm``, as the settings ``learner.NAME``, and
-                ``adam_beta1`` and ``adam_beta2``; None returns a number to its schedule. In the replay regime only
+                ``adam_beta1``, ``adam_beta2`` and the weight ``reward_weight.NAME``
+                of a reward term; None returns a number to its schedule. In the replay regime only
                 ``learning_rate``, ``reward_scale``, ``max_grad_norm`` and Adam's betas.
 
         Raises:
@@ -159,4 +160,4 @@ class LiveRun:
 def _check(name: str, value: object) -> None:
     """Raises ValueError for a value that is not allowed."""
     if value is not None:
-        NUMBERS[name].check(f"run.set: {name}", value, ", or None for its schedule")
+        rule_of(name).check(f"run.set: {name}", value, ", or None for its schedule")

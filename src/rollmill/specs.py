@@ -21,9 +21,11 @@ A slot holds ``T`` steps of one group of ``B`` rows (a row is one agent of one e
     [T, B, ...]      action, log_prob           a_t and log mu(a_t | x_t), mu being the behaviour policy
     [T, B]           policy_version             of the policy that chose a_t
     [T, B]           reward                     r_t, raw (unscaled, unclipped): the consequence of a_t
+    [T, B, R]        reward_terms               parts of the reward that learners weigh, where there are any
     [T, B]           terminated, truncated      whether the episode ended *with* r_t
     [T, B]           valid                      whether (x_t, a_t, r_t, x_{t+1}) is a transition to learn from
     [T, B]           episode_return, _length    of the episode that ended with r_t; NaN and 0 elsewhere
+    [T, B]           episode_objective          what it was worth by the task's own measure, where somebody asks
     [B, S]           rnn_state                  recurrent state before x_0 (before ``reset[0]`` is applied)
 
 Autoreset is NEXT_STEP for every environment, whatever its own mode: when the episode ends with r_t, ``x_{t+1}`` is the

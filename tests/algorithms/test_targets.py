@@ -24,6 +24,20 @@ def test_rewards_are_scaled_then_clipped() -> None:
     np.testing.assert_array_equal(arrays["reward"][0], [100.0, -0.25, 3.0])  # Later epochs read them again.
 
 
+def test_reward_terms_are_weighed_before_scaling_and_clipping() -> None:
+    arrays = random_arrays(4, 3)
+    arrays["valid"][...] = True
+    arrays["reward_terms"] = np.random.default_rng(1).normal(size=(4, 3, 2)).astype(np.float32)
+    config = OnPolicyConfig(reward_scale=2.0, reward_clip=1.0, reward_weights={"health": 0.5, "ammo": -3.0})
+    terms = arrays["reward_terms"]
+    whole = {**arrays, "reward": arrays["reward"] + np.float32(0.5) * terms[..., 0] - np.float32(3.0) * terms[..., 1]}
+    plain = OnPolicyConfig(reward_scale=2.0, reward_clip=1.0)
+    found = targets_of(arrays, config, value_mean=0.0, value_std=1.0, trace=0.9)
+    expected = targets_of(whole, plain, value_mean=0.0, value_std=1.0, trace=0.9)
+    np.testing.assert_allclose(found.reward, expected.reward, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.advantage, expected.advantage, rtol=1e-4, atol=1e-5)
+
+
 def test_advantages_and_returns_equal_values_computed_by_hand() -> None:
     # V = 2 v + 1: 3, 1, 5. Discount 0.5, lambda 0.5; nothing ends, so the last step bootstraps from 5.
     arrays = {

@@ -101,7 +101,7 @@ def run(group, specs, action, steps, mask_size=0, seed=0):
         mask=np.stack([s.action_mask for s in shown]) if mask_size else None,
         reset=np.stack([s.reset for s in shown]),
         discrete=np.stack([d for d, _ in actions]) if actions[0][0] is not None else None,
-        **{f: np.stack([getattr(o, f) for o in outcomes]) for f in OutcomeView._fields},
+        **{f: np.stack([getattr(o, f) for o in outcomes]) for f in OutcomeView._fields[:6]},
     )
 
 

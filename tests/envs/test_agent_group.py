@@ -56,7 +56,7 @@ def played(group: Any, into: ObservationView, outcome: OutcomeView, steps: int) 
             if into.action_mask is not None:
                 assert into.action_mask[row, actions[row, 0]]
             turns[row][-1].append(Seen(seen, int(actions[row, 0]), first=bool(into.reset[row])))
-        for array in outcome:
+        for array in outcome[:6]:
             array.fill(1)
         group.step(actions, None, into, outcome)
         for row in range(rows):

@@ -27,7 +27,7 @@ def play(group: SavableGroup, spec: EnvSpec, steps: int, seed: int) -> list[Arra
     random, seen = np.random.default_rng(seed), []
     for _ in range(steps):
         group.step(*random_actions(spec.action, None, group.num_rows, random), into, outcome)
-        seen += [a.copy() for a in (*into.observation.values(), into.reset, *outcome)]
+        seen += [a.copy() for a in (*into.observation.values(), into.reset, *outcome[:6])]
     return seen
 
 

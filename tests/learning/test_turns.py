@@ -188,3 +188,13 @@ def test_a_batch_without_a_turn_is_empty() -> None:
     turns = turns_only(arrays)
     assert turns.step.shape[1] == 0
     assert not turns.arrays["valid"].size
+
+
+def test_reward_terms_are_joined_as_rewards_are() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(50):
+        arrays = random_rows(random)
+        arrays["reward_terms"] = np.stack([arrays["reward"], -2 * arrays["reward"]], axis=-1)
+        turns = turns_only(arrays).arrays
+        np.testing.assert_allclose(turns["reward_terms"][..., 0], turns["reward"], rtol=1e-6)
+        np.testing.assert_allclose(turns["reward_terms"][..., 1], -2 * turns["reward"], rtol=1e-6)

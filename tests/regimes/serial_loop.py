@@ -66,7 +66,7 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
         return ObservationView(seen, a["action_mask"][g, t] if "action_mask" in a else None, a["reset"][g, t])
 
     def outcome(g: int, t: int) -> OutcomeView:
-        return OutcomeView(*(a[name][g, t] for name in OutcomeView._fields))
+        return OutcomeView(*(a[name][g, t] for name in OutcomeView._fields[:6]))
 
     for g, group in enumerate(groups):
         group.reset(shown(g, 0))

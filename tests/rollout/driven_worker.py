@@ -125,7 +125,7 @@ class SteppedAlone:
             action = action_of(self.group, self.iteration, step)
             self.environments.step(action, None, self.into, self.outcome)
             seen.append(self._seen())
-            caused.append({name: getattr(self.outcome, name).copy() for name in OutcomeView._fields})
+            caused.append({name: getattr(self.outcome, name).copy() for name in OutcomeView._fields[:6]})
         self.iteration += 1
         return {name: np.stack([at[name] for at in steps]) for steps in (seen, caused) for name in steps[0]}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rollmill.algorithms.config import AlgorithmConfig
 from rollmill.settings.fields import setting
-from rollmill.settings.value_checks import ABOVE_ZERO, AT_LEAST_ZERO, NAME, UNIT, UNIT_BELOW_ONE, integer
+from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, NAME, UNIT, UNIT_BELOW_ONE, integer
 
 AdvantageKind = Literal["gae", "vtrace"]
 ClipKind = Literal["reciprocal", "symmetric", "none"]
@@ -49,6 +50,9 @@ class OnPolicyConfig(AlgorithmConfig):
         normalise_advantages: Whether a minibatch's advantages get mean 0 and standard deviation 1.
         entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
         clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
+        reward_weights: Name -> weight of the terms that the environment gives in ``info["reward_terms"]``. Their
+            weighted sum is added to the reward, before ``reward_scale`` and ``reward_clip``; terms without a weight do
+            not count, and the returns of episodes are those of the environment's rewards alone.
     """
 
     algorithm: str = setting(PPO, NAME)
@@ -70,6 +74,7 @@ class OnPolicyConfig(AlgorithmConfig):
     normalise_advantages: bool = True
     entropy_schedule: CoefficientSchedule = "constant"
     clip_schedule: CoefficientSchedule = "constant"
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant.
@@ -85,6 +90,8 @@ class OnPolicyConfig(AlgorithmConfig):
                 f"learner.batch_size={self.batch_size} is not a multiple of learner.minibatches={self.minibatches}: "
                 f"minibatches have equal sizes; use batch_size={fitting}"
             )
+        for name, weight in self.reward_weights.items():
+            ANY_NUMBER.check(f"learner.reward_weights.{name}", weight)
         if self.clip_kind == "symmetric" and self.clip_range >= 1:
             raise ValueError(
                 f"learner.clip_range={self.clip_range} with learner.clip_kind='symmetric': 1 - clip_range must be "

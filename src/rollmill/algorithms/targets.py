@@ -45,7 +45,7 @@ def targets_of(
 
     Args:
         arrays: Arrays ``[T(+1), N, ...]`` of a batch.
-        config: Reward scale and clip, discount, lambda.
+        config: Weights of reward terms, in the order of their columns; reward scale and clip, discount, lambda.
         value_mean: The critic predicts (V - value_mean) / value_std.
         value_std: See ``value_mean``.
         trace: Lambda of the recursion over time. None computes neither advantages nor returns.
@@ -55,7 +55,10 @@ def targets_of(
     """
     valid, terminated = arrays["valid"], arrays["terminated"]
     _check_finite(arrays, valid)
-    reward = arrays["reward"] * np.float32(config.reward_scale)
+    reward = arrays["reward"]
+    if config.reward_weights:
+        reward = reward + arrays["reward_terms"] @ np.array(list(config.reward_weights.values()), np.float32)
+    reward = reward * np.float32(config.reward_scale)
     if config.reward_clip is not None:
         reward = np.clip(reward, -config.reward_clip, config.reward_clip)
     cut = recursion_cut_numpy(terminated, arrays["truncated"], valid)

@@ -21,7 +21,7 @@ class Turn(NamedTuple):
         ended: Agent -> (terminated, truncated), for agents whose episode ended.
         shown: Agent -> (observation, info), for agents that act next, and for truncated ones the final observation.
         acting: Agents that act next.
-        infos: What agents, ended ones included, were told with it.
+        infos: Agent -> what it was told with it, for agents whose episode ended, too.
         is_over: Whether the episode is over for all agents, so that a reset comes next.
     """
 
@@ -29,7 +29,7 @@ class Turn(NamedTuple):
     ended: dict[int, tuple[bool, bool]]
     shown: dict[int, tuple[Any, Any]]
     acting: list[int]
-    infos: list[Any]
+    infos: dict[int, Any]
     is_over: bool
 
 
@@ -73,7 +73,7 @@ class ParallelAgents:
         self._gone = set()
         self._seen = observations, infos = _pair(self.env.reset(seed=seed))
         acting = self._acting()
-        return Turn({}, {}, self._shown(acting, observations, infos), acting, list(infos.values()), not acting)
+        return Turn({}, {}, self._shown(acting, observations, infos), acting, self._told(infos), not acting)
 
     def step(self, actions: Sequence[Any]) -> Turn:
         """See :class:`Agents`."""
@@ -96,7 +96,7 @@ class ParallelAgents:
         final = [agent for agent, (terminated, _) in ended.items() if not terminated]
         shown = self._shown([*acting, *final], observations, infos)
         paid = {self._index[name]: reward for name, reward in rewards.items()}
-        return Turn(paid, ended, shown, acting, list(infos.values()), not acting)
+        return Turn(paid, ended, shown, acting, self._told(infos), not acting)
 
     def observe(self, agent: int) -> tuple[Any, Any]:
         """See :class:`Agents`."""
@@ -112,6 +112,9 @@ class ParallelAgents:
             return self._index[name]
         except KeyError as error:
             raise _unknown(name, self._agents) from error
+
+    def _told(self, infos: Any) -> dict[int, Any]:
+        return {self._index[name]: info for name, info in infos.items() if name in self._index}
 
     def _shown(self, agents: Sequence[int], observations: Any, infos: Any) -> dict[int, tuple[Any, Any]]:
         names = self._agents
@@ -211,7 +214,7 @@ class TurnTakers:
     def _until_one_acts(self) -> Turn:
         """Take the steps of agents that have ended, until an agent that acts is selected or none is left."""
         env, game = self.env, self._game
-        turn = Turn({}, {}, {}, [], [], False)
+        turn = Turn({}, {}, {}, [], {}, False)
         while game.agents:
             name = game.agent_selection
             if name not in self._index:
@@ -223,7 +226,7 @@ class TurnTakers:
                 observation, reward, info = env.observe(name), game._cumulative_rewards[name], game.infos[name]
                 terminated, truncated = game.terminations[name], game.truncations[name]
             turn.rewards[agent] = turn.rewards.get(agent, 0.0) + reward
-            turn.infos.append(info)
+            turn.infos[agent] = info
             if not (terminated or truncated):
                 turn.shown[agent] = observation, info
                 turn.acting.append(agent)

@@ -15,6 +15,7 @@ from rollmill.envs.env_builder import EnvBuilder, seed_of_rebuild
 from rollmill.envs.errors import RollmillEnvError, failures
 from rollmill.envs.failures import RestartBudget
 from rollmill.envs.info_metrics import METRICS, InfoMetrics
+from rollmill.envs.row_info import RowInfo
 from rollmill.envs.shared_spaces import SharedSpaces, mask_in
 from rollmill.envs.snapshots import is_pickled_by_arguments, restore_state, save_state
 from rollmill.envs.spaces import ObservationCodec, action_spec
@@ -80,6 +81,7 @@ class AgentGroup:
         on_failure: Literal["stop", "restart"] = "stop",
         budget: RestartBudget | None = None,
         check_finite: bool = True,
+        reward_terms: Sequence[str] = (),
         shows_end: bool = False,
     ) -> None:
         """Build the environments.
@@ -96,6 +98,7 @@ class AgentGroup:
             on_failure: What to do when an environment raises.
             budget: Budget of rebuilds, shared by the groups of a worker.
             check_finite: Check for NaN and infinity.
+            reward_terms: Names of the parts of the reward that are stored.
             shows_end: Reset in the next step in any case, so that the end of an episode can be rendered.
 
         Raises:
@@ -109,6 +112,7 @@ class AgentGroup:
         self._builder = EnvBuilder(make_env, name=name, first_index=first_index, on_failure=on_failure, budget=budget)
         self.failures = self._builder.failures
         self.metrics = InfoMetrics()
+        self._row_info = RowInfo(reward_terms, name)
         self._seeds = [int(s) for s in seeds]
         self._rebuilds = [0] * num_envs
         self._limit = max_episode_steps or _NO_LIMIT
@@ -172,6 +176,9 @@ class AgentGroup:
         self._length += was_real
         self._turn_is_real = was_real.copy()
         self._clear(into)
+        row_info = self._row_info if RowInfo.is_asked(outcome) else None
+        if row_info is not None:
+            row_info.clear(outcome)
         ends: list[_End] = []
         for index, game in enumerate(self._games):
             first = index * count
@@ -181,6 +188,10 @@ class AgentGroup:
                     self._begin_episode(index, game.reset(None), into)
                     continue
                 turn = game.step(actions[first : first + count])
+                if row_info is not None:
+                    for agent, info in turn.infos.items():
+                        if info and self._lives[first + agent]:
+                            row_info.write(first + agent, info, outcome)
                 ends += self._take(index, turn, rewards, into)
                 if self.resets_next[index] and not turn.shown and not self._shows_end:
                     where = "reset"
@@ -190,6 +201,7 @@ class AgentGroup:
             except failures() as error:
                 rows = slice(first, first + count)
                 outcome.valid[rows] = False
+                RowInfo.clear(outcome, rows)
                 rewards[rows] = [0.0] * count
                 ends = [end for end in ends if not first <= end.row < first + count]
                 self._clear(into, rows)
@@ -273,7 +285,7 @@ class AgentGroup:
         """Write what a turn shows, and who acts."""
         assert into.acts is not None
         acting = set(turn.acting)
-        for info in turn.infos:
+        for info in turn.infos.values():
             if isinstance(info, dict) and METRICS in info:
                 self.metrics.add(info[METRICS])
         for agent, (observation, info) in turn.shown.items():

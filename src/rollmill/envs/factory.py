@@ -190,6 +190,7 @@ def make_group(
     box: BoxActions = "clip",
     budget: RestartBudget | None = None,
     agents: Sequence[str] = (),
+    reward_terms: Sequence[str] = (),
 ) -> SavableGroup:
     """Build the environments of one group.
 
@@ -203,6 +204,7 @@ def make_group(
         budget: Rebuilds left under ``on_failure="restart"``, shared by the groups of a worker; None gives this group
             ``config.restart_budget`` of its own.
         agents: Names of an environment's agents (``EnvSpec.agents``), each of which is a row.
+        reward_terms: Names of the parts of the reward that are stored (:mod:`rollmill.envs.row_info`).
 
     Raises:
         UnknownEnvironment: No such name; suggests similar ones.
@@ -240,6 +242,7 @@ def make_group(
             on_failure=config.on_failure,
             budget=budget,
             check_finite=config.check_finite,
+            reward_terms=reward_terms,
         )
     assert maker.env is not None
     if agents:
@@ -255,6 +258,7 @@ def make_group(
             on_failure=config.on_failure,
             budget=budget,
             check_finite=config.check_finite,
+            reward_terms=reward_terms,
         )
     return PythonGroup(
         maker.bare_env or maker.env,
@@ -267,6 +271,7 @@ def make_group(
         on_failure=config.on_failure,
         budget=budget,
         check_finite=config.check_finite,
+        reward_terms=reward_terms,
     )
 
 

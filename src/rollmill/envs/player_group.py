@@ -13,6 +13,7 @@ from rollmill.envs.env_builder import EnvBuilder, seed_of_rebuild
 from rollmill.envs.errors import UnsupportedSpace, failures
 from rollmill.envs.failures import RestartBudget
 from rollmill.envs.info_metrics import InfoMetrics
+from rollmill.envs.row_info import RowInfo
 from rollmill.envs.spaces import ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
@@ -121,6 +122,7 @@ class PlayerGroup:
         chosen = [None if numbers is None else numbers[rows] for numbers in (discrete, continuous)]
         outcome.episode_return.fill(np.nan)
         outcome.episode_length.fill(0)
+        RowInfo.clear(outcome)
         try:
             observation, reward, terminated, truncated, info = self._pool.step(_native(self._actions, *chosen))
         except failures() as error:

@@ -14,6 +14,7 @@ from rollmill.envs.env_builder import EnvBuilder, seed_of_rebuild
 from rollmill.envs.errors import RollmillEnvError, failures
 from rollmill.envs.failures import RestartBudget
 from rollmill.envs.info_metrics import METRICS, InfoMetrics
+from rollmill.envs.row_info import RowInfo
 from rollmill.envs.snapshots import is_pickled_by_arguments, restore_state, save_state
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
@@ -55,6 +56,7 @@ class PythonGroup:
         on_failure: Literal["stop", "restart"] = "stop",
         budget: RestartBudget | None = None,
         check_finite: bool = True,
+        reward_terms: Sequence[str] = (),
     ) -> None:
         """Build the environments.
 
@@ -70,6 +72,7 @@ class PythonGroup:
             on_failure: What to do when an environment raises.
             budget: Budget of rebuilds, shared by the groups of a worker.
             check_finite: Check for NaN and infinity.
+            reward_terms: Names of the parts of the reward that are stored.
 
         Raises:
             EnvironmentFailure: A constructor raises and no rebuild is left.
@@ -81,6 +84,7 @@ class PythonGroup:
         self._builder = EnvBuilder(make_env, name=name, first_index=first_index, on_failure=on_failure, budget=budget)
         self.failures = self._builder.failures
         self.metrics = InfoMetrics()
+        self._row_info = RowInfo(reward_terms, name)
         self._seeds = [int(s) for s in seeds]
         self._rebuilds = [0] * num_envs
         self._limit = max_episode_steps or _NO_LIMIT
@@ -145,14 +149,20 @@ class PythonGroup:
         plain = into.observation["obs"] if self._plain and into.action_mask is None else None
         shape, dtype = (None, None) if plain is None else (plain.shape[1:], plain.dtype)
         actions = self._actions.decode_rows(discrete, continuous)
+        row_info = self._row_info if RowInfo.is_asked(outcome) else None
+        if row_info is not None:
+            row_info.clear(outcome)
         first = row = 0
         while True:
             # One `try` around the loop instead of one per row; the loop resumes after a row that failed.
             try:
                 for row in range(first, num_rows):
                     observation, rewards[row], terminated, truncated, info = steps[row](actions[row])
-                    if info and METRICS in info:
-                        self.metrics.add(info[METRICS])
+                    if info:
+                        if METRICS in info:
+                            self.metrics.add(info[METRICS])
+                        if row_info is not None:
+                            row_info.write(row, info, outcome)
                     # No conversion needed; NumPy's built-in dtypes are singletons.
                     as_stored = type(observation) is np.ndarray and observation.dtype is dtype
                     if plain is not None and as_stored and observation.shape == shape:
@@ -191,6 +201,8 @@ class PythonGroup:
         self._returns += outcome.reward
         self._length += 1
         restarted = self._masked + failed if failed else self._masked
+        if restarted:
+            RowInfo.clear(outcome, restarted)
         for row in restarted:
             outcome.valid[row] = False
             into.reset[row] = True

@@ -13,6 +13,7 @@ from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace, failures
 from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.info_metrics import METRICS, InfoMetrics
+from rollmill.envs.row_info import RowInfo
 from rollmill.envs.snapshots import restore_state, save_state
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
@@ -79,6 +80,7 @@ class VectorGroup:
         on_failure: Literal["stop", "restart"] = "stop",
         budget: RestartBudget | None = None,
         check_finite: bool = True,
+        reward_terms: Sequence[str] = (),
     ) -> None:
         """Build the vector environment.
 
@@ -94,6 +96,7 @@ class VectorGroup:
             on_failure: What to do when the vector raises; a rebuild replaces the whole vector and masks every row.
             budget: Budget of rebuilds, shared by the groups of a worker.
             check_finite: Check for NaN and infinity.
+            reward_terms: Names of the parts of the reward that are stored.
 
         Raises:
             EnvironmentFailure: The constructor raises and no rebuild is left.
@@ -102,6 +105,7 @@ class VectorGroup:
         self.num_rows = len(seeds)
         self.failures: list[str] = []
         self.metrics = InfoMetrics()
+        self._row_info = RowInfo(reward_terms, name)
         self._make_vector = make_vector
         self._seeds = [int(s) for s in seeds]
         self._rebuilds = 0
@@ -159,6 +163,8 @@ class VectorGroup:
             _write_failed(outcome)
             return
         self._add_metrics(info)
+        if RowInfo.is_asked(outcome):
+            self._write_row_info(info, outcome)
         self._codec.write(observation, into.observation)
         self._checks.reward_batch(reward, outcome.reward, self._clock)
         np.copyto(outcome.terminated, terminated)
@@ -262,6 +268,14 @@ class VectorGroup:
         np.logical_or(outcome.terminated, lost, out=outcome.terminated)
         np.copyto(self._lives, lives)
 
+    def _write_row_info(self, info: Any, outcome: OutcomeView) -> None:
+        self._row_info.clear(outcome)
+        self._row_info.write_rows(info, outcome)
+        # With SAME_STEP the present entries of ended rows are those of the next episode's reset.
+        if self._mode == "same_step" and isinstance(final := info.get("final_info"), dict):
+            self._row_info.write_rows(final, outcome)
+        self._row_info.clear(outcome, self._masked)
+
     def _add_metrics(self, info: Any) -> None:
         if METRICS in info:
             self.metrics.add_rows(info[METRICS], self.num_rows)
@@ -356,6 +370,7 @@ def _row_of(batch: Any, row: int) -> Any:
 
 
 def _write_failed(outcome: OutcomeView) -> None:
+    RowInfo.clear(outcome)
     outcome.reward.fill(0)
     outcome.terminated.fill(False)
     outcome.truncated.fill(False)

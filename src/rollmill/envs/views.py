@@ -39,6 +39,9 @@ class OutcomeView(NamedTuple):
         valid: bool ``[B]``: whether the step is a transition to learn from.
         episode_return: float32 ``[B]``: sum of raw rewards of the episode that ended with this step, NaN elsewhere.
         episode_length: int32 ``[B]``: its length in agent steps, 0 elsewhere.
+        reward_terms: float32 ``[B, R]``: parts of the reward that learners weigh; None without any.
+        episode_objective: float32 ``[B]``: what the episode that ended with this step was worth by the task's own
+            measure, NaN where that was not given; None if nobody asks for it.
     """
 
     reward: Array
@@ -47,6 +50,8 @@ class OutcomeView(NamedTuple):
     valid: Array
     episode_return: Array
     episode_length: Array
+    reward_terms: Array | None = None
+    episode_objective: Array | None = None
 
 
 def own_views(spec: EnvSpec, rows: int) -> tuple[ObservationView, OutcomeView]:

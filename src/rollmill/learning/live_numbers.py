@@ -6,12 +6,14 @@ Imports no torch: the main process checks by the same rules what a callback sets
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
+from rollmill.runtime.arena import ArenaLayout
 from rollmill.runtime.control import AT_ONCE, Change, ControlBlock, add_to_layout
-from rollmill.settings.value_checks import ABOVE_ZERO, AT_LEAST_ZERO, UNIT, UNIT_BELOW_ONE, Rule
+from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, UNIT, UNIT_BELOW_ONE, Rule
 
 NUMBERS: Mapping[str, Rule] = {
     "learning_rate": AT_LEAST_ZERO,
@@ -28,6 +30,15 @@ NUMBERS: Mapping[str, Rule] = {
 """Name -> its values; each is called as the setting ``learner.NAME`` that it replaces; Adam's betas are two numbers."""
 
 
+REWARD_WEIGHT = "reward_weight."
+"""Begins the names of the weights of reward terms."""
+
+
+def rule_of(name: str) -> Rule:
+    """Return the values that a number may have."""
+    return ANY_NUMBER if name.startswith(REWARD_WEIGHT) else NUMBERS[name]
+
+
 class Request:
     """What may be asked of the learner, by name."""
 
@@ -36,8 +47,21 @@ class Request:
     ALL = (CHECKPOINT, EVALUATION)
 
 
-add_numbers_to_layout = partial(add_to_layout, numbers=tuple(NUMBERS), requests=Request.ALL)
-control_block = partial(ControlBlock, numbers=tuple(NUMBERS), requests=Request.ALL)
+def add_numbers_to_layout(layout: ArenaLayout, *, terms: Sequence[str] = (), policy: int = 0) -> None:
+    """Reserve the control block of a policy, for a run with these reward terms."""
+    add_to_layout(layout, numbers=_names(terms), requests=Request.ALL, policy=policy)
+
+
+def control_block(
+    arena: Mapping[str, NDArray[Any]], *, terms: Sequence[str] = (), policy: int = 0, create: bool = False
+) -> ControlBlock:
+    """Attach the control block of a policy; ``create`` initialises it."""
+    return ControlBlock(arena, numbers=_names(terms), requests=Request.ALL, policy=policy, create=create)
+
+
+def _names(terms: Sequence[str]) -> tuple[str, ...]:
+    return (*NUMBERS, *(f"{REWARD_WEIGHT}{term}" for term in terms))
+
 
 News = tuple[list[tuple[str, float, int]], list[int]]
 """What is new for the learner, as plain data: changes of numbers, and how often each request was made."""

@@ -25,6 +25,7 @@ from rollmill.learning.fingerprints import Fingerprints
 from rollmill.learning.lag import LagStatistics, admitted
 from rollmill.learning.league import League
 from rollmill.learning.learner import Learner, Trainer
+from rollmill.learning.live_numbers import REWARD_WEIGHT
 from rollmill.learning.minibatches import Minibatches, Whole
 from rollmill.learning.progress import LearnerSetup
 from rollmill.learning.report import LearnerReport, PolicyLag
@@ -277,6 +278,10 @@ class OnPolicyTrainer:
         numbers: dict[str, Any] = {
             name: self._numbers.value(name, getattr(self._config, name)) for name in _OF_ALGORITHM
         }
+        if weights := self._config.reward_weights:
+            numbers["reward_weights"] = {
+                name: self._numbers.value(f"{REWARD_WEIGHT}{name}", weight) for name, weight in weights.items()
+            }
         if any(getattr(self._algorithm.config, name) != value for name, value in numbers.items()):
             self._algorithm.config = replace(self._algorithm.config, **numbers)
         return prepared if prepared.config is self._algorithm.config else self._prepare(prepared.batch)

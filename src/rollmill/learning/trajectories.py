@@ -16,10 +16,10 @@ from rollmill.learning.turns import turns_only
 from rollmill.native import gather_trajectories
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.matches import Match, matches_of
-from rollmill.storage.slots import ACTS, OBSERVATION_PREFIX, POLICY_ID, RNN_STATE, SlotStore
+from rollmill.storage.slots import ACTS, OBJECTIVE, OBSERVATION_PREFIX, POLICY_ID, RNN_STATE, SlotStore
 
 # Not needed on the learner's device.
-_NOT_GATHERED = ("episode_return", "episode_length")
+_NOT_GATHERED = ("episode_return", "episode_length", OBJECTIVE)
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ def _matches(store: SlotStore, segments: NDArray[np.int64]) -> tuple[Match, ...]
 
 def _episodes(store: SlotStore, segments: NDArray[np.int64]) -> tuple[EpisodeEnd, ...]:
     lengths, returns = store.arrays["episode_length"], store.arrays["episode_return"]
+    objectives = store.arrays.get(OBJECTIVE)
     policies, steps_of_slot = store.arrays.get(POLICY_ID), store.topology.rollout_length
     ends = []
     for slot, first, rows, _ in segments.tolist():
@@ -133,6 +134,8 @@ def _episodes(store: SlotStore, segments: NDArray[np.int64]) -> tuple[EpisodeEnd
             of_segment = np.where(own, of_segment, 0)
         steps, columns = np.nonzero(of_segment)
         if len(steps):
-            values = returns[slot, :, first : first + rows][steps, columns]
-            ends += [EpisodeEnd(float(r), int(n)) for r, n in zip(values, of_segment[steps, columns], strict=True)]
+            at = steps, columns + first
+            worth = [None] * len(steps) if objectives is None else objectives[slot][at].tolist()
+            found = zip(returns[slot][at].tolist(), lengths[slot][at].tolist(), worth, strict=True)
+            ends += [EpisodeEnd(*episode) for episode in found]
     return tuple(ends)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.storage.slots import ACTS, RNN_STATE
+from rollmill.storage.slots import ACTS, REWARD_TERMS, RNN_STATE
 
 # Arrays of a step whose values of all steps of a turn are joined.
-_JOINED = ("reward", "terminated", "truncated")
+_REWARDS = ("reward", REWARD_TERMS)
+_JOINED = (*_REWARDS, "terminated", "truncated")
 
 
 class TurnsOnly(NamedTuple):
@@ -46,7 +47,7 @@ def turns_only(arrays: Mapping[str, NDArray[Any]]) -> TurnsOnly:
     column = np.flatnonzero(acts.any(axis=0))
     acts = acts[:, column]
     steps, count = len(acts) - 1, acts.sum(axis=0)
-    joined = _join({name: arrays[name][:, column] for name in _JOINED}, acts)
+    joined = _join({name: arrays[name][:, column] for name in _JOINED if name in arrays}, acts)
     # The steps with turns of each trajectory, in order, before the others.
     order = np.argsort(~acts, axis=0, kind="stable")
     ended = joined["terminated"] | joined["truncated"]
@@ -87,11 +88,13 @@ def _repeat_versions(versions: NDArray[Any], unknown: NDArray[np.bool_]) -> None
 def _join(arrays: Mapping[str, NDArray[Any]], acts: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
     """For each step, join what comes from it on until the next turn: the sum of rewards, and the flags of an end."""
     joined = {name: array.copy() for name, array in arrays.items()}
-    reward, terminated, truncated = (joined[name] for name in _JOINED)
-    for t in range(len(reward) - 2, -1, -1):
+    terminated, truncated = joined["terminated"], joined["truncated"]
+    rewards = [joined[name] for name in _REWARDS if name in joined]
+    for t in range(len(terminated) - 2, -1, -1):
         # What follows belongs to this step's turn, unless it is a turn of its own or another episode's.
         follows = ~(acts[t + 1] | terminated[t] | truncated[t])
-        reward[t] += np.where(follows, reward[t + 1], 0)
+        for reward in rewards:
+            reward[t] += np.where(follows.reshape(-1, *[1] * (reward.ndim - 2)), reward[t + 1], 0)
         terminated[t] |= follows & terminated[t + 1]
         truncated[t] |= follows & truncated[t + 1]
     return joined

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollmill.learning.live_numbers import NUMBERS
+from rollmill.learning.live_numbers import REWARD_WEIGHT, rule_of
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import (
     AT_LEAST_ZERO,
@@ -43,9 +43,10 @@ class PbtConfig(Checked, section="pbt"):
     https://arxiv.org/abs/2006.11751, sections 4.3 and A.3.1) and its version 2.1.1.
 
     Attributes:
-        objective: What is compared, larger being better: "return", the mean return; "win_rate", the mean points in
-            matches against other players; "rating"; or a name given to ``register_objective``. "auto" is "rating" for
-            environments with several agents and "return" for others.
+        objective: What is compared, larger being better: "return", the mean return; "true_objective", the mean of what
+            the environment gives in ``info["true_objective"]`` at the end of an episode; "win_rate", the mean points
+            in matches against other players; "rating"; or a name given to ``register_objective``. "auto" is "rating"
+            for environments with several agents and "return" for others.
         window: Newest episodes of a policy (matches, for "win_rate" and "rating") that are compared; a policy that
             has fewer since it was last replaced takes no part.
         every: Agent steps of a policy between two of its events. "auto" is a twentieth of its part of the run.
@@ -57,10 +58,14 @@ class PbtConfig(Checked, section="pbt"):
         relative_gap: Likewise, by more than this share of the other's absolute objective.
         mutate: Numbers that are mutated, of those that ``run.set`` takes. Of ``discount``, ``gae_lambda`` and Adam's
             betas the distance from 1 is. "auto" is those of the paper that the algorithm and the optimiser have:
-            ``learning_rate``, ``entropy_coef`` and ``adam_beta1``.
+            ``learning_rate``, ``entropy_coef``, ``adam_beta1`` and the weights of reward terms, which are called
+            ``reward_weight.NAME``.
+        explore: "mutate": random factors. "pb2": a policy that is replaced gets the numbers that a bandit expects most
+            of, and others keep theirs (:mod:`rollmill.pbt.bandit`); better for populations of fewer than ten.
         mutation_rate: Probability with which a number is mutated in an event.
         factor: A mutated number is multiplied or divided by it, or by a random factor of a range "1.1,1.5".
-        limits: Smallest and largest value of a mutated number: ``pbt.limits.learning_rate=1e-5,1e-2``.
+        limits: Smallest and largest value of a mutated number: ``pbt.limits.learning_rate=1e-5,1e-2``. Without, "pb2"
+            looks between a tenth and ten times the value (or the distance from 1) at the start.
         vary: Whether all policies but the first begin with mutated numbers, each with probability 1.
     """
 
@@ -73,6 +78,7 @@ class PbtConfig(Checked, section="pbt"):
     gap: float = setting(0.0, AT_LEAST_ZERO)
     relative_gap: float = setting(0.1, AT_LEAST_ZERO)
     mutate: tuple[str, ...] | Literal["auto"] = "auto"
+    explore: Literal["mutate", "pb2"] = "mutate"
     mutation_rate: float = setting(0.15, UNIT)
     factor: float | tuple[float, float] = setting(1.2, _FACTOR)
     limits: Mapping[str, object] = field(default_factory=dict)
@@ -85,7 +91,7 @@ class PbtConfig(Checked, section="pbt"):
         if len(set(names)) < len(names):
             raise ConfigError(f"pbt.mutate={','.join(names)}: name each number once.")
         for name in self.limits:
-            if name not in names:
+            if name not in names and not (self.mutate == "auto" and name.startswith(REWARD_WEIGHT)):
                 raise ConfigError(f"pbt.limits.{name}: this run mutates {', '.join(names)} (pbt.mutate).")
             self.limits_of(name)
 
@@ -97,7 +103,7 @@ class PbtConfig(Checked, section="pbt"):
         """
         given = self.limits.get(name)
         if given is None:
-            return 0.0, float("inf")
+            return float("-inf"), float("inf")
         parts = given.split(",") if isinstance(given, str) else given
         try:
             if not isinstance(parts, (list, tuple)):
@@ -107,7 +113,7 @@ class PbtConfig(Checked, section="pbt"):
             raise ConfigError(
                 f"pbt.limits.{name}={given!r}: give the smallest and the largest value: 1e-5,1e-2."
             ) from None
-        rule = NUMBERS[name]
+        rule = rule_of(name)
         if not (rule.holds(low) and rule.holds(high) and low <= high):
             raise ConfigError(
                 f"pbt.limits.{name}={given!r}: give the smallest and then the largest value, each {rule.text}."

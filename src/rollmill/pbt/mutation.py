@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rollmill.learning.live_numbers import NUMBERS
+from rollmill.learning.live_numbers import rule_of
 from rollmill.pbt.config import PbtConfig
 
 # Numbers near 1: a factor on the distance from 1 changes the horizon by that factor.
-_NEAR_ONE = ("discount", "gae_lambda", "adam_beta1", "adam_beta2")
+NEAR_ONE = ("discount", "gae_lambda", "adam_beta1", "adam_beta2")
 _NEAREST_TO_ONE = 1e-6
 
 
@@ -37,9 +37,9 @@ def mutated(
 
 def _scaled(name: str, value: float, factor: float, config: PbtConfig) -> float:
     changed = value * factor
-    if name in _NEAR_ONE:
+    if name in NEAR_ONE:
         changed = 1.0 - min(1.0, max(_NEAREST_TO_ONE, (1.0 - value) * factor))
     low, high = config.limits_of(name)
     changed = min(max(changed, low), high)
     # A range of ratios, for example, may have an upper end that no limit was given for.
-    return changed if NUMBERS[name].holds(changed) else value
+    return changed if rule_of(name).holds(changed) else value

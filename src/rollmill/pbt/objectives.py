@@ -22,7 +22,7 @@ from rollmill.runtime.definitions import Registry
 from rollmill.settings.value_checks import ConfigError
 
 Objective = Callable[[RecentResults], float]
-AUTO, RATING = "auto", "rating"
+AUTO, RATING, TRUE_OBJECTIVE = "auto", "rating", "true_objective"
 OF_MATCHES = (RATING, "win_rate")
 """Objectives that need matches instead of episodes."""
 
@@ -31,13 +31,23 @@ def _mean_return(results: RecentResults) -> float:
     return statistics.fmean(episode.episode_return for episode in results.episodes)
 
 
+def _mean_objective(results: RecentResults) -> float:
+    given = [episode.objective for episode in results.episodes if episode.objective is not None]
+    if len(given) < len(results.episodes) or any(map(math.isnan, given)):
+        raise ValueError(
+            "pbt.objective='true_objective', but the environment ended an episode without info['true_objective']: "
+            "give a number with the last step of every episode, or use another objective"
+        )
+    return statistics.fmean(given)
+
+
 def _mean_points(results: RecentResults) -> float:
     return statistics.fmean(results.points)
 
 
 OBJECTIVES: Registry[Objective] = Registry(
     "objective",
-    {"return": _mean_return, "win_rate": _mean_points},
+    {"return": _mean_return, TRUE_OBJECTIVE: _mean_objective, "win_rate": _mean_points},
     register="register_objective",
     reserved=(AUTO, RATING),
     error=ConfigError,
@@ -52,8 +62,8 @@ def register_objective(name: str, function: Objective) -> None:
     Args:
         name: A new name.
         function: Gets a policy's newest results (:class:`rollmill.learning.results.RecentResults`): ``episodes``, each
-            with ``episode_return`` and ``episode_length``, and ``points`` of its matches. There are ``pbt.window``
-            episodes. Returns a finite number; larger is better.
+            with ``episode_return``, ``episode_length`` and ``objective``, and ``points`` of its matches. There are
+            ``pbt.window`` episodes. Returns a finite number; larger is better.
 
     Raises:
         ValueError: The name is taken by another function.
@@ -61,19 +71,25 @@ def register_objective(name: str, function: Objective) -> None:
     OBJECTIVES.register(name, function)
 
 
-def check_objective(name: str, agents: int, environment: str) -> None:
+def check_objective(name: str, agents: int, environment: str, *, in_replay: bool) -> None:
     """Refuse an objective that a run cannot compute.
 
     Args:
         name: The setting.
         agents: Agents of the environment.
         environment: Its name, for the message.
+        in_replay: Whether the run learns from a replay.
 
     Raises:
         ConfigError: It is unknown, or there are no matches that it needs.
     """
     if name not in OBJECTIVES.names:
         OBJECTIVES.find(name, "pbt.objective")
+    if name == TRUE_OBJECTIVE and in_replay:
+        raise ConfigError(
+            f"pbt.objective={name!r} in the replay regime, where only returns and lengths of episodes are known: use "
+            "another objective, or regime='async'."
+        )
     if name in OF_MATCHES and agents < 2:
         raise ConfigError(
             f"pbt.objective={name!r} compares results of matches, but {environment} has one agent: use 'return' or an "

@@ -12,6 +12,7 @@ from rollmill.learning.learner import Learner
 from rollmill.learning.live_numbers import LiveNumbers
 from rollmill.learning.progress import Progress
 from rollmill.learning.results import RecentResults
+from rollmill.pbt.bandit import Observation, suggested
 from rollmill.pbt.config import PbtConfig
 from rollmill.pbt.history import EventKind, PbtEvent
 from rollmill.pbt.mutation import mutated
@@ -33,6 +34,8 @@ class PolicyMember:
         next_event: Agent steps of the policy at which its next event is due.
         events: Its events so far.
         score: Its objective at its last event; None before.
+        base: The objective that its weights had then: its own, or that of the policy that it continues from.
+        seen: What it has seen between events, for the bandit.
     """
 
     name: str
@@ -42,7 +45,9 @@ class PolicyMember:
     initial: Mapping[str, float]
     next_event: int
     events: int = 0
-    score: float | None = field(default=None)
+    score: float | None = None
+    base: float | None = None
+    seen: list[Observation] = field(default_factory=list)
 
     @property
     def values(self) -> dict[str, float]:
@@ -60,12 +65,15 @@ class PolicyMember:
             "next_event": self.next_event,
             "events": self.events,
             "score": self.score,
+            "base": self.base,
+            "seen": [[each.event, dict(each.numbers), each.gain] for each in self.seen],
             "results": self.results.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :class:`rollmill.learning.learner.Member`."""
         self.next_event, self.events, self.score = state["next_event"], state["events"], state["score"]
+        self.base, self.seen = state["base"], [Observation(*each) for each in state["seen"]]
         self.results.load_state_dict(state["results"])
 
 
@@ -123,6 +131,9 @@ class PopulationTraining:
         if policy not in scores or len(scores) < 2:
             return
         member.score = scores[policy]
+        if member.base is not None:
+            member.seen.append(Observation(member.events, member.values, member.score - member.base))
+        member.base = member.score
         random = self._random(policy, member)
         # Missed periods are not made up for.
         member.next_event = max(member.next_event + self._every, member.progress.agent_steps + 1)
@@ -131,15 +142,24 @@ class PopulationTraining:
             return
         source = replacement(policy, scores, self._config, random)
         if source is None:
-            member.numbers.set(mutated(member.values, self._config, random))
-            self._finish(policy, member, "mutated", None, scores)
+            if self._config.explore == "mutate":
+                member.numbers.set(mutated(member.values, self._config, random))
+            self._finish(policy, member, "mutated" if self._config.explore == "mutate" else "kept", None, scores)
             return
         other = self._members[source]
         self._learners[policy].become(self._learners[source])
         # Only now: what is copied must not undo the mutation.
-        member.numbers.set(mutated(other.values, self._config, random))
+        member.numbers.set(self._explored(member, other, random))
+        member.base = scores[source]
         member.results.clear()
         self._finish(policy, member, "replaced", other.name, scores)
+
+    def _explored(self, member: PolicyMember, source: PolicyMember, random: np.random.Generator) -> dict[str, float]:
+        """Return the numbers of a policy that continues from another one."""
+        if self._config.explore == "mutate":
+            return mutated(source.values, self._config, random)
+        seen = sorted((each for other in self._members for each in other.seen), key=lambda each: each.event)
+        return suggested(seen, self._members[0].initial, member.events, self._config, random)
 
     def _finish(
         self, policy: int, member: PolicyMember, kind: EventKind, source: str | None, scores: Mapping[int, float]

@@ -179,7 +179,9 @@ def run(
             run_setup = replace(run_setup, episodes=tuple(episodes_reported(folder) for folder in folders))
         evaluator = Evaluator(supervisor, run_setup)
         arena = run_setup.memory.arena
-        controls = {name: control_block(arena, policy=policy) for policy, name in enumerate(names)}
+        controls = {
+            name: control_block(arena, terms=config.reward_terms, policy=policy) for policy, name in enumerate(names)
+        }
         live_run = LiveRun(run_dir, config, controls, start_evaluator=evaluator.start)
         called = at_end.enter_context(Callbacks(() if ranks.rank else callbacks, live_run))
         with Monitor(

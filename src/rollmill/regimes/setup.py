@@ -225,12 +225,14 @@ def allocate_slots(
         state_size=probed.state_size,
         inferred="float64" if config.compute.precision == "fp64" else "float32",
         has_players=players != PlayerIds(),
+        reward_terms=len(config.reward_terms),
+        has_objective=config.population.pbt,
     )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
     # The newest version, and in lockstep those that groups may still use.
     num_versions = max(2, topology.slots_per_group)
-    add_policies_to_layout(layout, probed, players, num_versions=num_versions)
+    add_policies_to_layout(layout, probed, players, num_versions=num_versions, terms=config.reward_terms)
     slots = (
         f"{topology.num_slots} slots of {config.rollout_length} steps of {topology.group_rows} row(s) and other memory "
         "that the processes share"
@@ -245,11 +247,13 @@ def allocate_slots(
         parts=parts,
     )
     SlotStore(arena, fields, topology, create=True)
-    create_policies(arena, players)
+    create_policies(arena, players, terms=config.reward_terms)
     return Memory(arena, fields, parts=parts)
 
 
-def add_policies_to_layout(layout: ArenaLayout, probed: Probed, players: PlayerIds, *, num_versions: int = 2) -> None:
+def add_policies_to_layout(
+    layout: ArenaLayout, probed: Probed, players: PlayerIds, *, num_versions: int = 2, terms: Sequence[str] = ()
+) -> None:
     """Reserve each policy's numbers, weights, and bank of past selves.
 
     Args:
@@ -257,20 +261,21 @@ def add_policies_to_layout(layout: ArenaLayout, probed: Probed, players: PlayerI
         probed: Sizes of the networks.
         players: Who may play a row.
         num_versions: Versions of the weights that may be read at once.
+        terms: Names of the reward terms that learners weigh.
     """
     for policy, network in enumerate(probed.networks):
-        add_numbers_to_layout(layout, policy=policy)
+        add_numbers_to_layout(layout, terms=terms, policy=policy)
         nbytes = network.weight_nbytes
         add_weights_to_layout(layout, nbytes=nbytes, num_versions=num_versions, ring=acting_ring(policy))
         if players.places:
             add_bank_to_layout(layout, places=players.places, nbytes=nbytes, num_versions=num_versions, policy=policy)
 
 
-def create_policies(arena: Arena, players: PlayerIds) -> None:
+def create_policies(arena: Arena, players: PlayerIds, *, terms: Sequence[str] = ()) -> None:
     """Initialise what :func:`add_policies_to_layout` has reserved, before other processes start."""
     for policy in range(players.policies):
         WeightStore(arena, ring=acting_ring(policy), create=True)
-        control_block(arena, policy=policy, create=True)
+        control_block(arena, terms=terms, policy=policy, create=True)
         if players.places:
             SnapshotBank(arena, policy=policy, create=True)
 
@@ -320,6 +325,7 @@ def build_group(
         box=config.box_actions,
         budget=budget,
         agents=agents,
+        reward_terms=config.reward_terms,
     )
     return CentralView(cast("AgentRows", made), len(agents)) if config.has_central_view else made
 

@@ -104,7 +104,8 @@ def prepare(
     """
     ranks = ranks or Ranks()
     if config.population.pbt:
-        check_objective(config.pbt.objective, max(1, len(probed.spec.agents)), probed.spec.name)
+        agents = max(1, len(probed.spec.agents))
+        check_objective(config.pbt.objective, agents, probed.spec.name, in_replay=config.in_replay)
     config = probed.settle(config)
     topology = _REGIMES[config.regime.name].plan_topology(config, probed, ranks.world_size)
     memory = _REGIMES[config.regime.name].allocate(config, probed, topology, run_dir, saved_steps, ranks, trust=trust)

@@ -279,7 +279,9 @@ class LearnerSide:
                 device=device,
                 arrived=arrived,
                 numbers=LiveNumbers(
-                    None if run.ranks.rank else control_block(run.memory.arena, policy=policy),
+                    None
+                    if run.ranks.rank
+                    else control_block(run.memory.arena, terms=run.config.reward_terms, policy=policy),
                     note=lambda text: context.send(LearnerNote(text)),
                     log=context.log.info,
                 ),

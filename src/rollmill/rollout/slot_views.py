@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from rollmill.envs.views import ObservationView, OutcomeView, SavableGroup
 from rollmill.storage.replay import ReplayStore
-from rollmill.storage.slots import ACTS, NO_SLOT, SlotStore
+from rollmill.storage.slots import ACTS, NO_SLOT, OBJECTIVE, REWARD_TERMS, SlotStore
+
+_OPTIONAL = (REWARD_TERMS, OBJECTIVE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +52,8 @@ class SlotViews:
         self._acts = arrays.get(ACTS)
         self._discrete = arrays.get("action_discrete")
         self._continuous = arrays.get("action_continuous")
-        self._outcome = [arrays[name] for name in OutcomeView._fields if name in arrays]
+        self._outcome = [arrays[name] for name in OutcomeView._fields if name in arrays and name not in _OPTIONAL]
+        self._optional = {name: arrays[name] for name in _OPTIONAL if name in arrays}
 
     def observation(self, group: HostedGroup, step: int) -> ObservationView:
         """The place of the group's x_t, t = ``step``."""
@@ -69,7 +72,10 @@ class SlotViews:
     def outcome(self, group: HostedGroup, step: int) -> OutcomeView:
         """The place of what a_t caused, t = ``step``."""
         slot = group.slot
-        return OutcomeView(*[array[slot, step] for array in self._outcome])
+        outcome = OutcomeView(*[array[slot, step] for array in self._outcome])
+        if not self._optional:
+            return outcome
+        return outcome._replace(**{name: array[slot, step] for name, array in self._optional.items()})
 
     def actions(self, group: HostedGroup, step: int) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:
         """The place of a_t, t = ``step``: discrete ``[B, Kd]``, continuous ``[B, Kc]``."""

@@ -145,6 +145,11 @@ class Config(Checked):
         return tuple(config_of_policy(self, name) for name in self.population.names)
 
     @property
+    def reward_terms(self) -> tuple[str, ...]:
+        """Names of the reward terms that learners weigh, in the order of their columns in slots."""
+        return () if self.in_replay else tuple(self.on_policy.reward_weights)
+
+    @property
     def has_central_view(self) -> bool:
         """Whether groups write what all agents observe, for the critic of a policy."""
         return any(policy.model.central_value for policy in self.policies)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.learning.config import Adam
+from rollmill.learning.live_numbers import REWARD_WEIGHT
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
@@ -25,6 +26,7 @@ def live_numbers(config: Config) -> dict[str, float | None]:
         found |= {"value_coef": algorithm.value_coef, "discount": algorithm.discount}
         if algorithm.advantage == "gae":
             found["gae_lambda"] = algorithm.gae_lambda
+        found |= {f"{REWARD_WEIGHT}{name}": weight for name, weight in algorithm.reward_weights.items()}
     found |= {"reward_scale": algorithm.reward_scale, "max_grad_norm": optimiser.max_grad_norm}
     if isinstance(optimiser.method, Adam):
         found["adam_beta1"], found["adam_beta2"] = optimiser.method.betas

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollmill.learning.config import FixedSchedule
+from rollmill.learning.live_numbers import REWARD_WEIGHT
 from rollmill.pbt.config import AUTO_MUTATED
 from rollmill.settings.live_settings import live_numbers
 from rollmill.settings.value_checks import ConfigError
@@ -42,7 +43,7 @@ def mutated_numbers(config: Config) -> tuple[str, ...]:
     if config.pbt.mutate != "auto":
         return config.pbt.mutate
     known = live_numbers(config.policies[0])
-    return tuple(name for name in AUTO_MUTATED if name in known)
+    return tuple(name for name in known if name in AUTO_MUTATED or name.startswith(REWARD_WEIGHT))
 
 
 def _check_numbers(config: Config, policy: Config, name: str) -> None:

@@ -62,7 +62,12 @@ def check_policies(config: Config) -> None:
         patterns_of(config.policy, name)
     for name in names if config.policy else ():
         source_of(config, name)
-        config_of_policy(config, name)
+        own = config_of_policy(config, name)
+        if own.reward_terms != config.reward_terms:
+            raise ConfigError(
+                f"policy.{name}: it has weights for the reward terms {', '.join(own.reward_terms)}, the run for "
+                f"{', '.join(config.reward_terms) or 'none'}: give each term a weight in learner.reward_weights, too."
+            )
 
 
 def source_of(config: Config, name: str) -> str | None:

@@ -13,20 +13,31 @@ _LONGEST = 0x7FFFFFFF
 
 @dataclass(frozen=True)
 class EpisodeEnd:
-    """One episode that ended: its undiscounted raw return and its length in agent steps."""
+    """One episode that ended.
+
+    Attributes:
+        episode_return: Its undiscounted raw return.
+        episode_length: Its length in agent steps.
+        objective: What it was worth by the task's own measure, NaN if the environment did not say; None if nobody asks.
+    """
 
     episode_return: float
     episode_length: int
+    objective: float | None = None
 
 
 def plain_episodes(episodes: Iterable[EpisodeEnd]) -> list[list[float]]:
     """Episodes as plain data, of which :func:`episodes_of` makes them again."""
-    return [[float(episode.episode_return), int(episode.episode_length)] for episode in episodes]
+    return [
+        [float(episode.episode_return), int(episode.episode_length)]
+        + ([] if episode.objective is None else [episode.objective])
+        for episode in episodes
+    ]
 
 
 def episodes_of(plain: Iterable[Sequence[float]]) -> list[EpisodeEnd]:
     """What :func:`plain_episodes` was given."""
-    return [EpisodeEnd(episode_return, int(length)) for episode_return, length in plain]
+    return [EpisodeEnd(episode_return, int(length), *rest) for episode_return, length, *rest in plain]
 
 
 def pack_episode(episode_return: float, episode_length: int) -> int:

@@ -141,6 +141,8 @@ OBSERVATION_PREFIX = "observation/"
 RNN_STATE = "rnn_state"
 ACTS = "acts"
 POLICY_ID = "policy_id"
+REWARD_TERMS = "reward_terms"
+OBJECTIVE = "episode_objective"
 
 
 def slot_fields(
@@ -150,6 +152,8 @@ def slot_fields(
     state_size: int,
     inferred: Literal["float32", "float64"] = "float32",
     has_players: bool = False,
+    reward_terms: int = 0,
+    has_objective: bool = False,
 ) -> list[SlotField]:
     """The arrays of a slot, as :mod:`rollmill.specs` defines them.
 
@@ -161,6 +165,8 @@ def slot_fields(
             double precision wants float64, since rounding would make differences of 1e-16 between batches of different
             sizes into differences of 1e-8.
         has_players: Whether there are several players, so that a slot says who plays each row.
+        reward_terms: Number of the parts of the reward that learners weigh.
+        has_objective: Whether what episodes were worth by the task's own measure is kept.
     """
     steps = rollout_length
 
@@ -192,6 +198,10 @@ def slot_fields(
         scalar("episode_return", "float32"),
         scalar("episode_length", "int32"),
     ]
+    if reward_terms:
+        fields.append(SlotField(REWARD_TERMS, ArraySpec(shape=(reward_terms,), dtype="float32"), steps))
+    if has_objective:
+        fields.append(scalar(OBJECTIVE, "float32"))
     if state_size:
         fields.append(SlotField(RNN_STATE, ArraySpec(shape=(state_size,), dtype=inferred), 0))
     return fields

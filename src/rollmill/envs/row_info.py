@@ -1,0 +1,114 @@
+"""What environments give in ``info`` for each step of a row: reward terms, and the objective of an episode.
+
+``info["reward_terms"]`` has named numbers, which are stored for each step; a learner adds them up with its policy's own
+weights (``learner.reward_weights``). ``info["true_objective"]``, at the end of an episode, is what the episode was
+worth by the task's own measure, for population-based training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollmill.envs.errors import InvalidReward
+from rollmill.envs.views import Array, OutcomeView
+
+REWARD_TERMS, TRUE_OBJECTIVE = "reward_terms", "true_objective"
+"""The entries of ``info``."""
+
+
+class RowInfo:
+    """Writes these entries into slots.
+
+    Args:
+        terms: Names of the reward terms, in the order of their columns; others are ignored.
+        name: The environment's name, for messages.
+    """
+
+    def __init__(self, terms: Sequence[str] = (), name: str = "environment") -> None:
+        self._terms = tuple(terms)
+        self._name = name
+        self._has_seen = False
+
+    @staticmethod
+    def is_asked(outcome: OutcomeView) -> bool:
+        """Whether slots have a place for any of these entries."""
+        return outcome.reward_terms is not None or outcome.episode_objective is not None
+
+    @staticmethod
+    def clear(outcome: OutcomeView, rows: Any = slice(None)) -> None:
+        """Write that nothing was given."""
+        if outcome.reward_terms is not None:
+            outcome.reward_terms[rows] = 0.0
+        if outcome.episode_objective is not None:
+            outcome.episode_objective[rows] = np.nan
+
+    def write(self, row: int, info: Mapping[str, Any], outcome: OutcomeView) -> None:
+        """Write the entries of one row.
+
+        Raises:
+            InvalidReward: An entry is no finite number, or terms that have weights are missing.
+        """
+        if outcome.reward_terms is not None and REWARD_TERMS in info:
+            given = info[REWARD_TERMS]
+            self._require(given)
+            for column, term in enumerate(self._terms):
+                if term in given:
+                    outcome.reward_terms[row, column] = self._number(given[term], f"info['reward_terms'][{term!r}]")
+        if outcome.episode_objective is not None and TRUE_OBJECTIVE in info:
+            outcome.episode_objective[row] = self._number(info[TRUE_OBJECTIVE], "info['true_objective']")
+
+    def write_rows(self, info: Mapping[str, Any], outcome: OutcomeView) -> None:
+        """Write the entries of a vector environment.
+
+        Args:
+            info: Arrays ``[B]`` for both entries; ``_NAME``, bool ``[B]``, says which rows have one.
+            outcome: Where to.
+
+        Raises:
+            InvalidReward: As :meth:`write`.
+        """
+        if outcome.reward_terms is not None and REWARD_TERMS in info:
+            given = info[REWARD_TERMS]
+            self._require(given)
+            for column, term in enumerate(self._terms):
+                if term in given:
+                    where = f"info['reward_terms'][{term!r}]"
+                    self._write_column(given, term, outcome.reward_terms[:, column], where)
+        if outcome.episode_objective is not None and TRUE_OBJECTIVE in info:
+            self._write_column(info, TRUE_OBJECTIVE, outcome.episode_objective, "info['true_objective']")
+
+    def _write_column(self, info: Mapping[str, Any], name: str, into: Array, where: str) -> None:
+        values, given = np.asarray(info[name]), info.get(f"_{name}")
+        rows = np.ones(len(into), bool) if given is None else np.asarray(given, bool)
+        if values.shape != into.shape or rows.shape != into.shape:
+            raise InvalidReward(f"{self._name} gave {where} of shape {values.shape}: give one number for each row")
+        for row in np.flatnonzero(rows).tolist():
+            into[row] = self._number(values[row], where)
+
+    def _require(self, given: Any) -> None:
+        """Check once that the terms that have weights exist, so that a misspelt name is no silent zero."""
+        if not isinstance(given, Mapping):
+            raise InvalidReward(
+                f"{self._name} gave info['reward_terms'] of type {type(given).__name__}: give a dict of numbers"
+            )
+        if self._has_seen:
+            return
+        self._has_seen = True
+        if missing := [term for term in self._terms if term not in given]:
+            known = ", ".join(repr(name) for name in given if not str(name).startswith("_"))
+            raise InvalidReward(
+                f"{self._name} gives no reward term {', '.join(map(repr, missing))}, which learner.reward_weights has "
+                f"a weight for; it gives {known or 'none'}, and must give all of them in the first step"
+            )
+
+    def _number(self, value: Any, where: str) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = np.nan
+        if not np.isfinite(number):
+            raise InvalidReward(f"{self._name} gave {where} = {value!r}: give a finite number")
+        return number

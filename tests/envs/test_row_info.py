@@ -1,0 +1,184 @@
+"""Reward terms and objectives of episodes, as each kind of group writes them into slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.envs.agent_games import AGENTS, Crowd, choose
+
+from rollmill.envs.agent_group import AgentGroup
+from rollmill.envs.errors import InvalidReward
+from rollmill.envs.python_group import PythonGroup
+from rollmill.envs.row_info import RowInfo
+from rollmill.envs.vector_group import VectorGroup
+from rollmill.envs.views import ObservationView, OutcomeView
+
+ROWS, STEPS = 6, 60
+SEEDS = list(range(ROWS))
+TERMS = ("one", "twice")
+
+
+def telling(harness: Any) -> type[gymnasium.Env[Any, Any]]:
+    """CountingEnv that tells twice its reward, 1, and at the end of an episode ten times its return."""
+
+    class Telling(harness.CountingEnv):  # type: ignore[misc]  # the fixture is untyped
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.total = 0.0
+            observation, info = super().reset(seed=seed)
+            return observation, {**info, "reward_terms": {"twice": 77.0, "one": 77.0}}
+
+        def step(self, action: int) -> Any:
+            observation, reward, terminated, truncated, info = super().step(action)
+            self.total += float(np.float32(reward))
+            terms = {"more": 5.0, "twice": 2 * np.float32(reward), "one": 1}
+            info = {**info, "reward_terms": terms}
+            if terminated or truncated:
+                info["true_objective"] = 10 * self.total
+            return observation, reward, terminated, truncated, info
+
+    return Telling
+
+
+def outcome_of(rows: int) -> OutcomeView:
+    floats, flags = np.zeros((2, rows), np.float32), np.zeros((3, rows), bool)
+    return OutcomeView(
+        floats[0],
+        *flags,
+        floats[1],
+        np.zeros(rows, np.int32),
+        np.full((rows, len(TERMS)), 55, np.float32),
+        np.full(rows, 55, np.float32),
+    )
+
+
+@pytest.mark.parametrize("kind", ["python", "next_step", "same_step", "disabled"])
+def test_entries_belong_to_their_transition(kind: str, harness: Any) -> None:
+    env = telling(harness)
+    if kind == "python":
+        group: Any = PythonGroup(env, num_envs=ROWS, seeds=SEEDS, reward_terms=TERMS)
+    else:
+        mode = AutoresetMode[kind.upper()]
+        group = VectorGroup(
+            lambda seeds: SyncVectorEnv([env] * len(seeds), autoreset_mode=mode), seeds=SEEDS, reward_terms=TERMS
+        )
+    into, random = ObservationView({"obs": np.zeros((ROWS, 3), np.float32)}, None, np.zeros(ROWS, bool)), np.random
+    group.reset(into)
+    ends, counted = 0, 0
+    for _ in range(STEPS):
+        outcome = outcome_of(ROWS)
+        group.step(random.default_rng(0).integers(0, 5, (ROWS, 1)).astype(np.int32), None, into, outcome)
+        assert outcome.reward_terms is not None
+        assert outcome.episode_objective is not None
+        expected = np.stack([np.ones(ROWS), 2 * outcome.reward], axis=1) * outcome.valid[:, None]
+        np.testing.assert_allclose(outcome.reward_terms, expected, rtol=1e-6)
+        ended = (outcome.episode_length > 0) & outcome.valid
+        np.testing.assert_allclose(outcome.episode_objective[ended], 10 * outcome.episode_return[ended], rtol=1e-5)
+        ends += int(ended.sum())
+        counted += int(outcome.valid.sum())
+    group.close()
+    assert ends > 30
+    assert counted > 150
+
+
+def test_entries_of_agents_belong_to_their_rows() -> None:
+    class Telling(Crowd):
+        def step(self, actions: dict[str, int]) -> Any:
+            observations, rewards, terminated, truncated, _ = super().step(actions)
+            infos = {
+                agent: {"reward_terms": {"one": AGENTS.index(agent), "twice": 2 * reward}, "true_objective": reward}
+                for agent, reward in rewards.items()
+            }
+            return observations, rewards, terminated, truncated, infos
+
+    group = AgentGroup(Telling, agents=AGENTS, num_envs=2, seeds=[3, 11], reward_terms=TERMS)
+    rows = group.num_rows
+    into = ObservationView(
+        {"obs": np.zeros((rows, 3), np.float32)}, None, np.zeros(rows, bool), acts=np.zeros(rows, bool)
+    )
+    group.reset(into)
+    ends = 0
+    for _ in range(STEPS):
+        outcome = outcome_of(rows)
+        actions = [[choose(row % len(AGENTS), tuple(into.observation["obs"][row].tolist()))] for row in range(rows)]
+        group.step(np.array(actions, np.int32), None, into, outcome)
+        assert outcome.reward_terms is not None
+        assert outcome.episode_objective is not None
+        np.testing.assert_allclose(outcome.reward_terms[:, 1], 2 * outcome.reward, rtol=1e-6)
+        paid = outcome.reward != 0
+        np.testing.assert_array_equal(outcome.reward_terms[paid, 0], np.arange(rows)[paid] % len(AGENTS))
+        ended = (outcome.episode_length > 0) & paid
+        np.testing.assert_allclose(outcome.episode_objective[ended], outcome.reward[ended], rtol=1e-6)
+        ends += int(ended.sum())
+    assert ends > 10
+
+
+def test_slots_without_a_place_get_nothing(harness: Any) -> None:
+    group = PythonGroup(telling(harness), num_envs=1, seeds=[0], reward_terms=TERMS)
+    into = ObservationView({"obs": np.zeros((1, 3), np.float32)}, None, np.zeros(1, bool))
+    group.reset(into)
+    outcome = outcome_of(1)._replace(reward_terms=None, episode_objective=None)
+    assert not RowInfo.is_asked(outcome)
+    group.step(np.zeros((1, 1), np.int32), None, into, outcome)
+
+
+def write(info: Mapping[str, Any]) -> OutcomeView:
+    outcome, row_info = outcome_of(1), RowInfo(TERMS, "game")
+    row_info.clear(outcome)
+    row_info.write(0, info, outcome)
+    return outcome
+
+
+def write_rows(info: Mapping[str, Any]) -> OutcomeView:
+    outcome, row_info = outcome_of(2), RowInfo(TERMS, "game")
+    row_info.clear(outcome)
+    row_info.write_rows(info, outcome)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("call", "info", "message"),
+    [
+        (write, {"reward_terms": [1.0]}, r"gave info\['reward_terms'\] of type list: give a dict of numbers"),
+        (
+            write,
+            {"reward_terms": {"one": 1.0, "twce": 2.0}},
+            "gives no reward term 'twice', which .* gives 'one', 'twce'",
+        ),
+        (write, {"reward_terms": {}}, "no reward term 'one', 'twice'.*it gives none"),
+        (write, {"reward_terms": {"one": np.nan, "twice": 1}}, r"info\['reward_terms'\]\['one'\] = nan: give a finite"),
+        (write, {"reward_terms": {"one": "x", "twice": 1}}, "= 'x': give a finite number"),
+        (write, {"true_objective": None}, r"info\['true_objective'\] = None: give a finite number"),
+        (
+            write_rows,
+            {"reward_terms": {"one": np.zeros(3), "twice": np.zeros(2)}},
+            r"'one'\] of shape \(3,\): give one number for each row",
+        ),
+        (write_rows, {"true_objective": np.array([1.0, np.inf])}, r"info\['true_objective'\] = .*inf"),
+    ],
+)
+def test_what_is_no_number_or_has_no_weight_is_refused(
+    call: Callable[[Mapping[str, Any]], OutcomeView], info: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidReward, match=f"game {message}" if message.startswith("g") else message):
+        call(info)
+
+
+def test_rows_of_a_vector_that_have_no_entry_keep_none() -> None:
+    outcome = write_rows(
+        {
+            "reward_terms": {
+                "one": np.array([3.0, 9.0]),
+                "_one": np.array([True, False]),
+                "twice": np.array([1.0, 2.0]),
+            },
+            "true_objective": np.array([4.0, 9.0]),
+            "_true_objective": np.array([True, False]),
+        }
+    )
+    np.testing.assert_array_equal(outcome.reward_terms, [[3.0, 1.0], [0.0, 2.0]])
+    np.testing.assert_array_equal(outcome.episode_objective, [4.0, np.nan])
