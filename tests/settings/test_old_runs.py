@@ -34,7 +34,14 @@ def values_of(content: dict[str, object], prefix: str = "") -> dict[str, object]
 def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
     saved = values_of(json.loads((RUNS / name / "config.json").read_text()))
     loaded = flatten(load_config(RUNS / name))
-    added = {"learner.algorithm", "admission", "eval_against", "policy", "model.central_value"}
+    added = {
+        "learner.algorithm",
+        "admission",
+        "eval_against",
+        "policy",
+        "model.central_value",
+        "learner.reward_weights",
+    }
     assert {key for key in loaded.keys() - saved.keys() if not key.startswith(("population.", "pbt."))} <= added
     for key in loaded.keys() & saved.keys():
         value = loaded[key]

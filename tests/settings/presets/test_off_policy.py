@@ -38,6 +38,8 @@ def test_they_fit_any_preset_and_reset_what_only_on_policy_algorithms_use(algori
     [
         ("dqn", "gym/CartPole-v1", {"total_steps": 50_000, "learner.batch_size": 128, "replay.n_step": 3}),
         ("dqn", "envpool/CartPole-v1", {"total_steps": 50_000}),
+        ("dqn", "envpool/ConnectFour-v1", {"replay.update_interval": 16.0, "learner.batch_size": 128}),
+        ("dqn", "pettingzoo/classic/tictactoe_v3", {"replay.update_interval": 16.0, "num_envs": 32}),
         ("dqn", "gym/LunarLander-v3", {"learner.learning_rate": 6.3e-4, "replay.capacity": 50_000}),
         ("dqn", "atari/pong", {"total_steps": 2_000_000, "off_policy.double": True, "replay.capacity": 100_000}),
         ("dqn", "atari/breakout", {"total_steps": 10_000_000, "replay.min_size": 50_000, "replay.capacity": 100_000}),
