@@ -52,6 +52,9 @@ class VizdoomOptions(Checked, section="env.vizdoom"):
     Attributes:
         width: Width of the observation in pixels.
         height: Height of the observation in pixels.
+        wad: Map of a match with bots (``deathmatch_bots``, ``duel_bots``): a path, ``PATH:MAP``, or ``"paper"`` for the
+            map of the Sample Factory paper where its package is installed; None is a map of VizDoom's package.
+        bots: Number of bots in a match; None is the scenario's (7, or 1 in a duel).
         measurements: Also give the scenario's game variables (health, ammunition, ...), as a float32 vector named
             ``"measurements"``; images are then named ``"obs"`` as before.
     """
@@ -59,6 +62,8 @@ class VizdoomOptions(Checked, section="env.vizdoom"):
     width: int = setting(128, integer(1), "(pixels)")
     height: int = setting(72, integer(1), "(pixels)")
     measurements: bool = False
+    wad: str | None = None
+    bots: int | None = setting(None, integer(1), "for the scenario's")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ worth by the task's own measure, for population-based training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,9 +55,13 @@ class RowInfo:
         if outcome.reward_terms is not None and REWARD_TERMS in info:
             given = info[REWARD_TERMS]
             self._require(given)
-            for column, term in enumerate(self._terms):
-                if term in given:
-                    outcome.reward_terms[row, column] = self._number(given[term], f"info['reward_terms'][{term!r}]")
+            try:
+                values = [float(given.get(term, 0.0)) for term in self._terms]
+            except (TypeError, ValueError):
+                values = [math.nan]
+            if not math.isfinite(sum(values)):
+                values = [self._number(given[term], f"info['reward_terms'][{term!r}]") for term in self._terms]
+            outcome.reward_terms[row] = values
         if outcome.episode_objective is not None and TRUE_OBJECTIVE in info:
             outcome.episode_objective[row] = self._number(info[TRUE_OBJECTIVE], "info['true_objective']")
 

@@ -1,4 +1,4 @@
-"""VizDoom's single-player scenarios (``vizdoom/<scenario>``)."""
+"""VizDoom's scenarios for one player, and matches against bots (``vizdoom/<scenario>``)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from rollmill.envs.config import EnvConfig
+from rollmill.envs.doom_scenarios import SCENARIOS, has_assets, scenario
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.extras import install_command
@@ -41,7 +42,7 @@ def _scenarios_path() -> str:
 def scenarios() -> list[str]:
     """The complete single-player scenarios of the package; raises :class:`MissingExtra` without vizdoom."""
     folder = _scenarios_path()
-    found = []
+    found = [name for name, scenario in SCENARIOS.items() if scenario.bots or has_assets()]
     for file in sorted(os.listdir(folder)):
         name, extension = os.path.splitext(file)
         if extension != ".cfg" or name in _MULTIPLAYER:
@@ -55,15 +56,17 @@ def scenarios() -> list[str]:
         places = (folder, os.path.dirname(folder))
         if wads and all(any(os.path.isfile(os.path.join(place, wad)) for place in places) for wad in wads):
             found.append(name)
-    return found
+    return sorted(found)
 
 
 def check_scenario(name: str) -> None:
     """Raise :class:`UnknownEnvironment` unless the package ships the scenario."""
     known = scenarios()
+    if name in SCENARIOS and name not in known:
+        raise MissingExtra(f"the map of vizdoom/{name} is in the package envpool-assets: {install_command('envpool')}")
     if name not in known:
         raise UnknownEnvironment(
-            f"vizdoom ships no single-player scenario {name!r}{suggest(name, known)} (it ships {', '.join(known)})"
+            f"there is no VizDoom scenario {name!r}{suggest(name, known)} (there are {', '.join(known)})"
         )
 
 
@@ -78,14 +81,21 @@ def maker(config: EnvConfig) -> Maker:
     check_scenario(name)
     from rollmill.envs.vizdoom_env import VizdoomEnv
 
-    frameskip = config.frameskip or _DEFAULT_FRAMESKIP
+    options = config.vizdoom
+    chosen = None
+    if name in SCENARIOS:
+        chosen = scenario(name, packaged=_scenarios_path(), wad=options.wad, bots=options.bots)
+    elif options.wad is not None or options.bots is not None:
+        raise UnknownEnvironment(f"vizdoom/{name} has its own map and no bots: leave out env.vizdoom.wad and bots")
+    frameskip = config.frameskip or (_DEFAULT_FRAMESKIP if chosen is None else chosen.frameskip)
     arguments: dict[str, Any] = {
-        "config_file": f"{name}.cfg",
+        "config_file": f"{name}.cfg" if chosen is None else None,
+        "scenario": chosen,
         "frameskip": frameskip,
-        "width": config.vizdoom.width,
-        "height": config.vizdoom.height,
-        "measurements": config.vizdoom.measurements,
-        "actions": "heads" if name in _HEADS else "flat",
+        "width": options.width,
+        "height": options.height,
+        "measurements": options.measurements,
+        "actions": "heads" if name in _HEADS or chosen is not None else "flat",
     }
     return Maker(
         env=partial(VizdoomEnv, **{**arguments, **config.kwargs}),

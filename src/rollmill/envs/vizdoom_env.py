@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -14,6 +15,9 @@ import vizdoom
 from gymnasium import spaces
 from vizdoom import Button, DoomGame, GameVariable, ScreenFormat, ScreenResolution
 
+from rollmill.envs.doom_ports import Port
+from rollmill.envs.doom_scenarios import Scenario
+from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
 
 # A worker owns one core; OpenCV would otherwise start a pool of threads in each worker.
@@ -27,6 +31,12 @@ _EXCLUSIVE = (
     (*(f"SELECT_WEAPON{i}" for i in range(10)), "SELECT_NEXT_WEAPON", "SELECT_PREV_WEAPON"),
 )
 _TURN_DELTA = "TURN_LEFT_RIGHT_DELTA"
+# Rules of the paper's matches: come back by yourself, unhurt for two seconds and far from others; no help with aiming,
+# no jumping, crouching, looking up and down or leaving; no time limit of the engine's own.
+_MATCH_RULES = (
+    "-deathmatch +sv_forcerespawn 1 +sv_noautoaim 1 +sv_respawnprotect 1 +sv_spawnfarthest 1 +sv_nocrouch 1 "
+    "+sv_nojump 1 +sv_nofreelook 1 +sv_noexit 1 +viz_nocheat 1 +name Agent +colorset 0"
+)
 # Degrees; Sample Factory's Discretized(11, -10, 10).
 _TURN_ANGLES = tuple(float(v) for v in np.linspace(-10, 10, 11))
 
@@ -54,8 +64,9 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
 
     def __init__(
         self,
-        config_file: str,
+        config_file: str | None = None,
         *,
+        scenario: Scenario | None = None,
         frameskip: int = 4,
         width: int = 128,
         height: int = 72,
@@ -68,7 +79,9 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         """Load the scenario; the engine's process starts with the first reset.
 
         Args:
-            config_file: A ``.cfg`` file; a bare name is one of the package's scenarios.
+            config_file: A ``.cfg`` file; a bare name is one of the package's scenarios. None with ``scenario``.
+            scenario: What to tell the engine instead; the step then has reward terms, and ``measurements`` is the
+                vector of :mod:`rollmill.envs.doom_status`.
             frameskip: Tics for each step.
             width: Width of the observation.
             height: Height of the observation.
@@ -84,9 +97,8 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         """
         if actions not in ("flat", "heads"):
             raise ValueError(f"actions is {actions!r}: 'flat' or 'heads' is allowed")
-        path = config_file if os.path.dirname(config_file) else os.path.join(vizdoom.scenarios_path, config_file)
-        if not os.path.isfile(path):
-            raise ValueError(f"there is no scenario file {path}: give a path, or the name of one of the package's")
+        if (config_file is None) == (scenario is None):
+            raise ValueError("give a config_file or a scenario")
         self.render_mode = render_mode
         self._frameskip = frameskip
         self._size = (width, height)
@@ -96,7 +108,14 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         # The engine writes its settings to a file when it ends; use one that is deleted with this process.
         self._settings_file = os.memfd_create("vizdoom.ini")
         game.set_doom_config_path(f"/proc/{os.getpid()}/fd/{self._settings_file}")
-        game.load_config(os.path.abspath(path))
+        self._bots, self._status, self._port = 0, None, None
+        turns = _TURN_ANGLES
+        if config_file is not None:
+            game.load_config(_path_of(config_file))
+        elif scenario is not None:
+            self._port = _set_up(game, scenario)
+            self._bots, self._status = scenario.bots, Status(Status.VARIABLES)
+            turns = tuple(float(v) for v in np.linspace(-scenario.turns[1], scenario.turns[1], scenario.turns[0]))
         game.set_window_visible(False)
         game.set_sound_enabled(False)
         game.set_mode(vizdoom.Mode.PLAYER)
@@ -109,11 +128,11 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             if setter is None:
                 raise ValueError(f"the engine has no setting {name!r}: see the set_... methods of vizdoom.DoomGame")
             setter(value)
-        self._timeout = int(game.get_episode_timeout())
+        self._timeout = int(game.get_episode_timeout()) if scenario is None else scenario.tics
         game.set_episode_timeout(0)
         buttons = list(game.get_available_buttons())
         self._num_buttons = len(buttons)
-        heads = _flat_head(buttons) if actions == "flat" else _exclusive_heads(buttons)
+        heads = _flat_head(buttons) if actions == "flat" else _exclusive_heads(buttons, turns)
         self.button_heads = heads
         self._flat = actions == "flat"
         if self._flat:
@@ -129,9 +148,11 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
                 for variable in (GameVariable.HEALTH, GameVariable.AMMO2):
                     game.add_available_game_variable(variable)
                 self._num_variables = 2
-            vector = spaces.Box(-np.inf, np.inf, (self._num_variables,), np.float32)
+            size = self._num_variables if self._status is None else MEASUREMENTS
+            vector = spaces.Box(-np.inf, np.inf, (size,), np.float32)
             self.observation_space = spaces.Dict({"obs": image, "measurements": vector})
         self._tics = 0
+        self._total = 0.0
         self._screen: Array = np.zeros((game.get_screen_height(), game.get_screen_width(), 3), np.uint8)
         self._variables: Array | None = np.zeros(self._num_variables, np.float32)
 
@@ -147,8 +168,16 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             with tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
                 game.init()
             self._started = True
+        if self._bots:
+            game.send_game_command("removebots")  # They are gone, or those of the last episode.
+            for _ in range(self._bots):
+                game.send_game_command("addbot")
         self._tics = int(game.get_episode_time())
         self._look()
+        if self._status is not None:
+            assert self._variables is not None
+            self._status.begin(self._variables)
+            self._total = 0.0
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -165,7 +194,16 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         if not terminated:
             self._look()
             truncated = self._timeout > 0 and self._tics >= self._timeout
-        return self._observation(), reward, terminated, truncated, {}
+        if self._status is None:
+            return self._observation(), reward, terminated, truncated, {}
+        assert self._variables is not None
+        frags, terms = self._status.take(self._variables, is_last=terminated or truncated)
+        reward = frags if self._bots else reward
+        self._total += reward
+        info: dict[str, Any] = {"reward_terms": terms}
+        if terminated or truncated:
+            info |= {"true_objective": self._total, "metrics": self._status.totals}
+        return self._observation(), reward, terminated, truncated, info
 
     def render(self) -> Any:
         """The engine's frame, uint8 ``[H, W, 3]``."""
@@ -176,6 +214,8 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         if self._started:
             self._started = False
             self._game.close()
+        if self._port is not None:
+            self._port.close()
         if self._settings_file >= 0:
             os.close(self._settings_file)
             self._settings_file = -1
@@ -184,13 +224,15 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         state = self._game.get_state()
         assert state.screen_buffer is not None
         self._screen = state.screen_buffer
-        if self._measurements:
+        if self._measurements or self._status is not None:
             self._variables = state.game_variables
 
     def _observation(self) -> Any:
         image = cv2.resize(self._screen, self._size, interpolation=cv2.INTER_NEAREST)
         if not self._measurements:
             return image
+        if self._status is not None:
+            return {"obs": image, "measurements": self._status.measurements()}
         return {"obs": image, "measurements": np.asarray(self._variables, np.float32) / 100}
 
     def _buttons(self, choices: Any) -> list[float]:
@@ -199,6 +241,30 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             for button, value in head[choice].items():
                 pressed[button] = value
         return pressed
+
+
+def _path_of(config_file: str) -> str:
+    path = config_file if os.path.dirname(config_file) else os.path.join(vizdoom.scenarios_path, config_file)
+    if not os.path.isfile(path):
+        raise ValueError(f"there is no scenario file {path}: give a path, or the name of one of the package's")
+    return os.path.abspath(path)
+
+
+def _set_up(game: DoomGame, scenario: Scenario) -> Port | None:
+    """Tell the engine about a scenario; returns the port of a match."""
+    game.set_doom_scenario_path(scenario.wad)
+    game.set_doom_map(scenario.map)
+    game.set_doom_skill(scenario.skill)
+    for button in scenario.buttons:
+        game.add_available_button(getattr(Button, button))
+    for variable in Status.VARIABLES:
+        game.add_available_game_variable(getattr(GameVariable, variable))
+    game.set_render_hud(False)
+    if not scenario.bots:
+        return None
+    port = Port()
+    game.add_game_args(f"-host 1 -port {port.number} {_MATCH_RULES} +viz_respawn_delay {scenario.respawn_delay}")
+    return port
 
 
 def _resolution(name: str) -> Any:
@@ -214,7 +280,7 @@ def _flat_head(buttons: list[Button]) -> list[list[dict[int, float]]]:
     return [[{}, *({i: 1.0} for i in usable)]]
 
 
-def _exclusive_heads(buttons: list[Button]) -> list[list[dict[int, float]]]:
+def _exclusive_heads(buttons: list[Button], turns: Sequence[float]) -> list[list[dict[int, float]]]:
     index = {button.name: i for i, button in enumerate(buttons)}
     # Turning by an angle replaces the turn buttons, as in Sample Factory's full action space.
     if _TURN_DELTA in index:
@@ -226,6 +292,6 @@ def _exclusive_heads(buttons: list[Button]) -> list[list[dict[int, float]]]:
         if group:
             heads.append([{}, *({i: 1.0} for i in group)])
     if _TURN_DELTA in index:
-        heads.append([{index[_TURN_DELTA]: angle} for angle in _TURN_ANGLES])
+        heads.append([{index[_TURN_DELTA]: angle} for angle in turns])
     heads += [[{}, {i: 1.0}] for name, i in index.items() if not name.endswith("_DELTA")]
     return heads

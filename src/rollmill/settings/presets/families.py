@@ -99,6 +99,41 @@ VIZDOOM_REWARD_SCALE: Mapping[str, float] = {
     "take_cover": 0.01,
 }
 
+# Battle and Battle2 of the Sample Factory paper: a kill pays 1, health and ammunition a little (its section A.3; the
+# weights are those of its version 2.1.1).
+VIZDOOM_BATTLE: Overrides = {
+    **VIZDOOM,
+    "learner.reward_weights": {
+        "health_gain": 0.005,
+        "health_loss": -0.003,
+        "ammo_gain": 0.0002,
+        "ammo_loss": -0.0001,
+    },
+}
+
+# Matches against bots: all terms of the paper's reward, halved, and a longer horizon, since a step is two tics instead
+# of four (its section A.3.1).
+VIZDOOM_MATCH: Overrides = {
+    **VIZDOOM,
+    "learner.discount": 0.995,
+    "learner.reward_scale": 0.5,
+    "learner.reward_weights": {
+        "frag_loss": -0.5,
+        "death": -0.75,
+        "hit": 0.01,
+        "damage": 0.003,
+        "health_gain": 0.005,
+        "health_loss": -0.003,
+        "armor_gain": 0.005,
+        "armor_loss": -0.001,
+        "weapon_gain": 0.02,
+        "weapon_loss": -0.01,
+        "ammo_gain": 0.0002,
+        "ammo_loss": -0.0001,
+        "weapon_held": 0.0002,
+    },
+}
+
 # MuJoCo: Sample Factory's mujoco_params.py (version 2.1), of which we take rollout, batch, discount, lambda, clipping,
 # coefficients, gradient norm and the normalisers. Network from Stable-Baselines3's rl-zoo (hyperparams/ppo.yml,
 # HalfCheetah, Hopper, Walker2d and Ant: separate critic, 256x256 ReLU units, small initial noise), with a standard

@@ -81,8 +81,8 @@ _DQN_VECTORS: Overrides = {
     "replay.update_interval": 2.0,
     "off_policy.target_update_every": 250,
 }
-# The encoder of boards makes an SGD step of 128 boards as dear as 60 turns: with one for each two turns, connect four had
-# 170 turns a second. With one for each 16, each turn is drawn eight times on average, as in Atari.
+# The encoder of boards makes an SGD step of 128 boards as dear as 60 turns: with one for each two turns, connect four
+# had 170 turns a second. With one for each 16, each turn is drawn eight times on average, as in Atari.
 _DQN_GAMES: Overrides = {
     **_DQN_VECTORS,
     "num_envs": 32,

@@ -116,11 +116,14 @@ def _atari(name: str, id: str) -> Preset:
 
 
 def _vizdoom(name: str, id: str) -> Preset:
+    from rollmill.envs.doom_scenarios import SCENARIOS
     from rollmill.envs.vizdoom import check_scenario
 
     check_scenario(id)
     scale = families.VIZDOOM_REWARD_SCALE.get(id)
     overrides = dict(families.VIZDOOM) | ({} if scale is None else {"learner.reward_scale": scale})
+    if id in SCENARIOS:
+        overrides = dict(families.VIZDOOM_MATCH if SCENARIOS[id].bots else families.VIZDOOM_BATTLE)
     return Preset(name=name, env=EnvConfig(name=name, vizdoom=VizdoomOptions(measurements=True)), overrides=overrides)
 
 

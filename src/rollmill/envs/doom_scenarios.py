@@ -1,0 +1,135 @@
+"""Doom scenarios of the Sample Factory paper that VizDoom's package has no configuration for.
+
+Battle and Battle2 are in the package ``envpool-assets``, which comes with EnvPool. Matches against the engine's bots
+take place on maps of VizDoom's package, or on any other (``env.vizdoom.wad``). Buttons, frame skips and lengths are
+those of Petrenko et al. 2020 (https://arxiv.org/abs/2006.11751, section A.3) and of Sample Factory 2.1.1.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass, replace
+
+from rollmill.envs.errors import MissingExtra, UnknownEnvironment
+from rollmill.extras import install_command
+
+_MOVES = ("MOVE_FORWARD", "MOVE_BACKWARD", "MOVE_RIGHT", "MOVE_LEFT")
+_WEAPONS = tuple(f"SELECT_WEAPON{number}" for number in range(1, 8))
+_TURN = "TURN_LEFT_RIGHT_DELTA"
+_TICS_PER_MINUTE = 35 * 60
+_PAPER_MAPS = {"duel_bots": "ssl2.wad", "deathmatch_bots": "dwango5.wad"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What the engine is told.
+
+    Attributes:
+        wad: Path of the map's file.
+        map: Name of the map in it.
+        buttons: Names of the buttons.
+        turns: Choices of an angle, in degrees, from ``-turns[1]`` to ``turns[1]``: their number, and the largest.
+        tics: Length of an episode.
+        frameskip: Tics of a step.
+        bots: Opponents that the engine plays; 0 is no match.
+        respawn_delay: Seconds before a player that was killed comes back, in a match.
+        skill: The engine's difficulty, 1 to 5.
+    """
+
+    wad: str
+    map: str = "map01"
+    buttons: tuple[str, ...]
+    turns: tuple[int, float]
+    tics: int
+    frameskip: int
+    bots: int = 0
+    respawn_delay: int = 0
+    skill: int = 3
+
+
+_BATTLE = Scenario(
+    wad="D3_battle.wad",
+    buttons=(*_MOVES, "ATTACK", "SPEED", _TURN),
+    turns=(11, 10.0),
+    tics=2100,
+    frameskip=4,
+    skill=2,
+)
+_MATCH = Scenario(
+    wad="cig.wad",
+    buttons=(*_MOVES, *_WEAPONS, "ATTACK", "SPEED", _TURN),
+    turns=(21, 12.5),
+    tics=4 * _TICS_PER_MINUTE,
+    frameskip=2,
+)
+SCENARIOS: dict[str, Scenario] = {
+    "battle": _BATTLE,
+    "battle2": replace(_BATTLE, wad="D4_battle2.wad"),
+    "deathmatch_bots": replace(_MATCH, bots=7),
+    "duel_bots": replace(
+        _MATCH,
+        wad="multi_duel.wad",
+        buttons=(*_MOVES, *_WEAPONS, "ATTACK", "SPEED", "USE", _TURN),
+        bots=1,
+        respawn_delay=2,
+    ),
+}
+"""Name -> scenario, with the file's name instead of its path."""
+
+
+def has_assets() -> bool:
+    """Whether the maps of Battle and Battle2 are installed."""
+    return importlib.util.find_spec("envpool_assets") is not None
+
+
+def scenario(name: str, *, packaged: str, wad: str | None, bots: int | None) -> Scenario:
+    """Return a scenario with the path of its map.
+
+    Args:
+        name: One of ``SCENARIOS``.
+        packaged: Folder of VizDoom's own maps.
+        wad: A path, ``"paper"`` for the paper's map, or None for the scenario's own; ``PATH:MAP`` names a map in it.
+        bots: Number of bots; None is the scenario's.
+
+    Raises:
+        UnknownEnvironment: There is no such file, or the scenario has no other map or no bots.
+        MissingExtra: The package that has the map is not installed.
+    """
+    found = SCENARIOS[name]
+    if (wad is not None or bots is not None) and not found.bots:
+        raise UnknownEnvironment(f"vizdoom/{name} has its own map and no bots: leave out env.vizdoom.wad and bots")
+    if bots is not None:
+        found = replace(found, bots=bots)
+    if wad is None:
+        return replace(found, wad=os.path.join(packaged if found.bots else _assets(name), found.wad))
+    if wad == "paper":
+        return replace(found, wad=_paper_map(name))
+    path, colon, map_name = wad.rpartition(":")
+    path, map_name = (path, map_name) if colon and not os.path.isfile(wad) else (wad, found.map)
+    if not os.path.isfile(path):
+        raise UnknownEnvironment(
+            f"env.vizdoom.wad={wad!r}: there is no such file; give the path of a WAD, PATH:MAP, or 'paper'"
+        )
+    return replace(found, wad=os.path.abspath(path), map=map_name)
+
+
+def _assets(name: str) -> str:
+    spec = importlib.util.find_spec("envpool_assets")
+    if spec is None or spec.origin is None:
+        raise MissingExtra(f"the map of vizdoom/{name} is in the package envpool-assets: {install_command('envpool')}")
+    return os.path.join(os.path.dirname(spec.origin), "vizdoom", "maps")
+
+
+def _paper_map(name: str) -> str:
+    """Return the paper's map, which may not be distributed with Rollmill."""
+    spec = importlib.util.find_spec("sf_examples")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    for folder in folders:
+        path = os.path.join(folder, "vizdoom", "doom", "scenarios", _PAPER_MAPS[name])
+        if os.path.isfile(path):
+            return path
+    raise MissingExtra(
+        f"env.vizdoom.wad='paper': the map {_PAPER_MAPS[name]} comes with the package sample-factory, which is not "
+        "installed: pip install --no-deps sample-factory"
+    )
