@@ -24,7 +24,10 @@ def make(name: str, **options: Any) -> Any:
     return make_env(EnvConfig(name=f"vizdoom/{name}", vizdoom=VizdoomOptions(measurements=True, **options)))
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if SCENARIOS[name].bots or has_assets()])
+ALONE = [name for name, found in SCENARIOS.items() if found.players == 1 and (found.bots or has_assets())]
+
+
+@pytest.mark.parametrize("name", ALONE)
 def test_a_scenario_plays_and_its_terms_have_weights(name: str) -> None:
     assert name in scenarios()
     env = make(name)
@@ -94,7 +97,7 @@ def test_two_matches_at_once() -> None:
 
 
 def test_maps_of_one_s_own() -> None:
-    found = scenario("duel_bots", packaged="nowhere", wad=f"{CIG}:map02", bots=None)
+    found = scenario("duel_bots", packaged="nowhere", wad=f"{CIG}:map02")
     assert (found.wad, found.map, found.bots) == (CIG, "map02", 1)
     env = make("duel_bots", wad=CIG)
     env.reset(seed=0)
@@ -111,8 +114,11 @@ def test_maps_of_one_s_own() -> None:
             UnknownEnvironment,
             r"wad='/no/such\.wad': there is no such file",
         ),
-        ("basic", {"bots": 3}, UnknownEnvironment, "vizdoom/basic has its own map and no bots"),
-        ("basic", {"wad": CIG}, UnknownEnvironment, "vizdoom/basic has its own map and no bots"),
+        ("basic", {"bots": 3}, UnknownEnvironment, r"vizdoom/basic is no match: leave out env\.vizdoom\.wad"),
+        ("battle", {"wad": CIG}, UnknownEnvironment, "vizdoom/battle has its own map"),
+        ("battle", {"bots": 1}, UnknownEnvironment, "vizdoom/battle has no bots"),
+        ("duel_bots", {"players": 2}, UnknownEnvironment, "vizdoom/duel_bots has one player"),
+        ("duel", {"players": 9}, ValueError, "players=9: give 2 to 8"),
         ("batle", {}, UnknownEnvironment, "there is no VizDoom scenario 'batle'; did you mean 'battle'"),
     ],
 )

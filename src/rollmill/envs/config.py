@@ -52,9 +52,12 @@ class VizdoomOptions(Checked, section="env.vizdoom"):
     Attributes:
         width: Width of the observation in pixels.
         height: Height of the observation in pixels.
-        wad: Map of a match with bots (``deathmatch_bots``, ``duel_bots``): a path, ``PATH:MAP``, or ``"paper"`` for the
-            map of the Sample Factory paper where its package is installed; None is a map of VizDoom's package.
-        bots: Number of bots in a match; None is the scenario's (7, or 1 in a duel).
+        wad: Map of a match (``deathmatch``, ``duel``, ``deathmatch_bots``, ``duel_bots``): a path, ``PATH:MAP``, or
+            ``"paper"`` for the map of the Sample Factory paper where its package is installed; None is a map of
+            VizDoom's package.
+        bots: Number of bots in a match with bots; None is the scenario's (7, or 1 in a duel).
+        players: Number of agents in a match without bots (``duel``: 2, ``deathmatch``: 4), 2 to 8; None is the
+            scenario's.
         measurements: Also give the scenario's game variables (health, ammunition, ...), as a float32 vector named
             ``"measurements"``; images are then named ``"obs"`` as before.
     """
@@ -64,6 +67,7 @@ class VizdoomOptions(Checked, section="env.vizdoom"):
     measurements: bool = False
     wad: str | None = None
     bots: int | None = setting(None, integer(1), "for the scenario's")
+    players: int | None = setting(None, integer(2), "for the scenario's")
 
 
 @dataclass(frozen=True, kw_only=True)

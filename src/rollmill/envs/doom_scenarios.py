@@ -18,7 +18,12 @@ _MOVES = ("MOVE_FORWARD", "MOVE_BACKWARD", "MOVE_RIGHT", "MOVE_LEFT")
 _WEAPONS = tuple(f"SELECT_WEAPON{number}" for number in range(1, 8))
 _TURN = "TURN_LEFT_RIGHT_DELTA"
 _TICS_PER_MINUTE = 35 * 60
-_PAPER_MAPS = {"duel_bots": "ssl2.wad", "deathmatch_bots": "dwango5.wad"}
+_PAPER_MAPS = {
+    "duel_bots": "ssl2.wad",
+    "duel": "ssl2.wad",
+    "deathmatch_bots": "dwango5.wad",
+    "deathmatch": "freedm.wad",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,8 @@ class Scenario:
         turns: Choices of an angle, in degrees, from ``-turns[1]`` to ``turns[1]``: their number, and the largest.
         tics: Length of an episode.
         frameskip: Tics of a step.
-        bots: Opponents that the engine plays; 0 is no match.
+        bots: Opponents that the engine plays.
+        players: Agents of a match over the network; 1 is no such match.
         respawn_delay: Seconds before a player that was killed comes back, in a match.
         skill: The engine's difficulty, 1 to 5.
     """
@@ -44,8 +50,14 @@ class Scenario:
     tics: int
     frameskip: int
     bots: int = 0
+    players: int = 1
     respawn_delay: int = 0
     skill: int = 3
+
+    @property
+    def is_match(self) -> bool:
+        """Whether players fight each other or bots."""
+        return self.bots > 0 or self.players > 1
 
 
 _BATTLE = Scenario(
@@ -74,6 +86,14 @@ SCENARIOS: dict[str, Scenario] = {
         bots=1,
         respawn_delay=2,
     ),
+    "deathmatch": replace(_MATCH, players=4),
+    "duel": replace(
+        _MATCH,
+        wad="multi_duel.wad",
+        buttons=(*_MOVES, *_WEAPONS, "ATTACK", "SPEED", "USE", _TURN),
+        players=2,
+        respawn_delay=2,
+    ),
 }
 """Name -> scenario, with the file's name instead of its path."""
 
@@ -83,7 +103,9 @@ def has_assets() -> bool:
     return importlib.util.find_spec("envpool_assets") is not None
 
 
-def scenario(name: str, *, packaged: str, wad: str | None, bots: int | None) -> Scenario:
+def scenario(
+    name: str, *, packaged: str, wad: str | None = None, bots: int | None = None, players: int | None = None
+) -> Scenario:
     """Return a scenario with the path of its map.
 
     Args:
@@ -91,18 +113,23 @@ def scenario(name: str, *, packaged: str, wad: str | None, bots: int | None) -> 
         packaged: Folder of VizDoom's own maps.
         wad: A path, ``"paper"`` for the paper's map, or None for the scenario's own; ``PATH:MAP`` names a map in it.
         bots: Number of bots; None is the scenario's.
+        players: Number of agents; None is the scenario's.
 
     Raises:
         UnknownEnvironment: There is no such file, or the scenario has no other map or no bots.
         MissingExtra: The package that has the map is not installed.
     """
     found = SCENARIOS[name]
-    if (wad is not None or bots is not None) and not found.bots:
-        raise UnknownEnvironment(f"vizdoom/{name} has its own map and no bots: leave out env.vizdoom.wad and bots")
-    if bots is not None:
-        found = replace(found, bots=bots)
+    if wad is not None and not found.is_match:
+        raise UnknownEnvironment(f"vizdoom/{name} has its own map: leave out env.vizdoom.wad")
+    if bots is not None and not found.bots:
+        raise UnknownEnvironment(f"vizdoom/{name} has no bots: leave out env.vizdoom.bots")
+    if players is not None and found.players == 1:
+        raise UnknownEnvironment(f"vizdoom/{name} has one player: leave out env.vizdoom.players")
+    found = replace(found, bots=found.bots if bots is None else bots)
+    found = replace(found, players=found.players if players is None else players)
     if wad is None:
-        return replace(found, wad=os.path.join(packaged if found.bots else _assets(name), found.wad))
+        return replace(found, wad=os.path.join(packaged if found.is_match else _assets(name), found.wad))
     if wad == "paper":
         return replace(found, wad=_paper_map(name))
     path, colon, map_name = wad.rpartition(":")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,7 +43,7 @@ def _scenarios_path() -> str:
 def scenarios() -> list[str]:
     """The complete single-player scenarios of the package; raises :class:`MissingExtra` without vizdoom."""
     folder = _scenarios_path()
-    found = [name for name, scenario in SCENARIOS.items() if scenario.bots or has_assets()]
+    found = [name for name, scenario in SCENARIOS.items() if scenario.is_match or has_assets()]
     for file in sorted(os.listdir(folder)):
         name, extension = os.path.splitext(file)
         if extension != ".cfg" or name in _MULTIPLAYER:
@@ -84,9 +85,10 @@ def maker(config: EnvConfig) -> Maker:
     options = config.vizdoom
     chosen = None
     if name in SCENARIOS:
-        chosen = scenario(name, packaged=_scenarios_path(), wad=options.wad, bots=options.bots)
-    elif options.wad is not None or options.bots is not None:
-        raise UnknownEnvironment(f"vizdoom/{name} has its own map and no bots: leave out env.vizdoom.wad and bots")
+        of_match = {"wad": options.wad, "bots": options.bots, "players": options.players}
+        chosen = scenario(name, packaged=_scenarios_path(), **of_match)  # type: ignore[arg-type]  # mixed values
+    elif (options.wad, options.bots, options.players) != (None, None, None):
+        raise UnknownEnvironment(f"vizdoom/{name} is no match: leave out env.vizdoom.wad, bots and players")
     frameskip = config.frameskip or (_DEFAULT_FRAMESKIP if chosen is None else chosen.frameskip)
     arguments: dict[str, Any] = {
         "config_file": f"{name}.cfg" if chosen is None else None,
@@ -97,8 +99,14 @@ def maker(config: EnvConfig) -> Maker:
         "measurements": options.measurements,
         "actions": "heads" if name in _HEADS or chosen is not None else "flat",
     }
+    build: Callable[..., Any] = VizdoomEnv
+    if chosen is not None and chosen.players > 1:
+        from rollmill.envs.doom_match import DoomMatch
+
+        build = partial(DoomMatch, players=chosen.players)
+        del arguments["config_file"], arguments["actions"]
     return Maker(
-        env=partial(VizdoomEnv, **{**arguments, **config.kwargs}),
+        env=partial(build, **{**arguments, **config.kwargs}),
         frameskip=frameskip,
         max_episode_steps=config.max_episode_steps,
         time_limit=config.max_episode_steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -35,7 +35,7 @@ _TURN_DELTA = "TURN_LEFT_RIGHT_DELTA"
 # no jumping, crouching, looking up and down or leaving; no time limit of the engine's own.
 _MATCH_RULES = (
     "-deathmatch +sv_forcerespawn 1 +sv_noautoaim 1 +sv_respawnprotect 1 +sv_spawnfarthest 1 +sv_nocrouch 1 "
-    "+sv_nojump 1 +sv_nofreelook 1 +sv_noexit 1 +viz_nocheat 1 +name Agent +colorset 0"
+    "+sv_nojump 1 +sv_nofreelook 1 +sv_noexit 1 +viz_nocheat 1"
 )
 # Degrees; Sample Factory's Discretized(11, -10, 10).
 _TURN_ANGLES = tuple(float(v) for v in np.linspace(-10, 10, 11))
@@ -113,16 +113,12 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         if config_file is not None:
             game.load_config(_path_of(config_file))
         elif scenario is not None:
-            self._port = _set_up(game, scenario)
-            self._bots, self._status = scenario.bots, Status(Status.VARIABLES)
-            turns = tuple(float(v) for v in np.linspace(-scenario.turns[1], scenario.turns[1], scenario.turns[0]))
-        game.set_window_visible(False)
-        game.set_sound_enabled(False)
-        game.set_mode(vizdoom.Mode.PLAYER)
-        game.set_screen_format(ScreenFormat.RGB24)
-        game.set_screen_resolution(_resolution(resolution))
-        for extra in ("depth", "labels", "automap", "audio", "notifications"):
-            getattr(game, f"set_{extra}_buffer_enabled")(False)
+            add_scenario(game, scenario)
+            self._bots, self._status, turns = scenario.bots, Status(Status.VARIABLES), turns_of(scenario)
+            if scenario.bots:
+                self._port = Port()
+                game.add_game_args(f"-host 1 -port {self._port.number} {match_rules(scenario)} +name Agent +colorset 0")
+        with_screen(game, resolution)
         for name, value in (settings or {}).items():
             setter = getattr(game, f"set_{name}", None)
             if setter is None:
@@ -132,7 +128,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         game.set_episode_timeout(0)
         buttons = list(game.get_available_buttons())
         self._num_buttons = len(buttons)
-        heads = _flat_head(buttons) if actions == "flat" else _exclusive_heads(buttons, turns)
+        heads = _flat_head(buttons) if actions == "flat" else button_heads(buttons, turns)
         self.button_heads = heads
         self._flat = actions == "flat"
         if self._flat:
@@ -186,8 +182,8 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         skip = self._frameskip
         if self._timeout:
             skip = min(skip, max(self._timeout - self._tics, 1))
-        pressed = self._flat_actions[action] if self._flat else self._buttons(action)
-        reward = game.make_action(pressed, skip)
+        buttons = self._flat_actions[action] if self._flat else self._buttons(action)
+        reward = game.make_action(buttons, skip)
         self._tics += skip
         terminated = game.is_episode_finished()
         truncated = False
@@ -236,11 +232,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         return {"obs": image, "measurements": np.asarray(self._variables, np.float32) / 100}
 
     def _buttons(self, choices: Any) -> list[float]:
-        pressed = [0.0] * self._num_buttons
-        for head, choice in zip(self.button_heads, choices, strict=True):
-            for button, value in head[choice].items():
-                pressed[button] = value
-        return pressed
+        return pressed(self.button_heads, choices, self._num_buttons)
 
 
 def _path_of(config_file: str) -> str:
@@ -250,8 +242,20 @@ def _path_of(config_file: str) -> str:
     return os.path.abspath(path)
 
 
-def _set_up(game: DoomGame, scenario: Scenario) -> Port | None:
-    """Tell the engine about a scenario; returns the port of a match."""
+def with_screen(game: DoomGame, resolution: str) -> DoomGame:
+    """Let an engine draw frames of this size, and nothing else, without a window and sound."""
+    game.set_window_visible(False)
+    game.set_sound_enabled(False)
+    game.set_mode(vizdoom.Mode.PLAYER)
+    game.set_screen_format(ScreenFormat.RGB24)
+    game.set_screen_resolution(_resolution(resolution))
+    for extra in ("depth", "labels", "automap", "audio", "notifications"):
+        getattr(game, f"set_{extra}_buffer_enabled")(False)
+    return game
+
+
+def add_scenario(game: DoomGame, scenario: Scenario) -> None:
+    """Tell an engine about a scenario: its map, buttons and variables."""
     game.set_doom_scenario_path(scenario.wad)
     game.set_doom_map(scenario.map)
     game.set_doom_skill(scenario.skill)
@@ -260,11 +264,32 @@ def _set_up(game: DoomGame, scenario: Scenario) -> Port | None:
     for variable in Status.VARIABLES:
         game.add_available_game_variable(getattr(GameVariable, variable))
     game.set_render_hud(False)
-    if not scenario.bots:
-        return None
-    port = Port()
-    game.add_game_args(f"-host 1 -port {port.number} {_MATCH_RULES} +viz_respawn_delay {scenario.respawn_delay}")
-    return port
+
+
+def match_rules(scenario: Scenario) -> str:
+    """Return the arguments of the engine that hosts a match."""
+    return f"{_MATCH_RULES} +viz_respawn_delay {scenario.respawn_delay}"
+
+
+def turns_of(scenario: Scenario) -> tuple[float, ...]:
+    """Return the angles, in degrees, that a player may turn by."""
+    number, largest = scenario.turns
+    return tuple(float(angle) for angle in np.linspace(-largest, largest, number))
+
+
+def pressed(heads: Sequence[Sequence[Mapping[int, float]]], choices: Any, num_buttons: int) -> list[float]:
+    """Return the value of each button.
+
+    Args:
+        heads: For each head, the buttons of each choice, as :func:`button_heads` gives them.
+        choices: A choice for each head.
+        num_buttons: Number of buttons.
+    """
+    values = [0.0] * num_buttons
+    for head, choice in zip(heads, choices, strict=True):
+        for button, value in head[choice].items():
+            values[button] = value
+    return values
 
 
 def _resolution(name: str) -> Any:
@@ -280,7 +305,16 @@ def _flat_head(buttons: list[Button]) -> list[list[dict[int, float]]]:
     return [[{}, *({i: 1.0} for i in usable)]]
 
 
-def _exclusive_heads(buttons: list[Button], turns: Sequence[float]) -> list[list[dict[int, float]]]:
+def button_heads(buttons: list[Button], turns: Sequence[float]) -> list[list[dict[int, float]]]:
+    """Return the heads of choices: buttons that exclude each other share one, with a choice of none of them.
+
+    Args:
+        buttons: The engine's.
+        turns: Angles, in degrees, for the button that takes one.
+
+    Returns:
+        For each head and choice: button index -> value.
+    """
     index = {button.name: i for i, button in enumerate(buttons)}
     # Turning by an angle replaces the turn buttons, as in Sample Factory's full action space.
     if _TURN_DELTA in index:

@@ -134,6 +134,27 @@ VIZDOOM_MATCH: Overrides = {
     },
 }
 
+# Matches of agents against each other: the weights of the paper's self-play, where what one player loses another one
+# mostly wins (its section A.3.1). A match has an engine for each player, hence fewer of them.
+VIZDOOM_SELF_PLAY: Overrides = {
+    **VIZDOOM_MATCH,
+    "num_envs": 16,
+    "learner.reward_weights": {
+        "frag_loss": 0.999,
+        "death": -1.0,
+        "damage": 0.01,
+        "health_gain": 0.01,
+        "health_loss": -0.01,
+        "armor_gain": 0.005,
+        "armor_loss": -0.001,
+        "weapon_gain": 0.02,
+        "weapon_loss": -0.01,
+        "ammo_gain": 0.0002,
+        "ammo_loss": -0.0001,
+        "weapon_held": 0.0002,
+    },
+}
+
 # MuJoCo: Sample Factory's mujoco_params.py (version 2.1), of which we take rollout, batch, discount, lambda, clipping,
 # coefficients, gradient norm and the normalisers. Network from Stable-Baselines3's rl-zoo (hyperparams/ppo.yml,
 # HalfCheetah, Hopper, Walker2d and Ant: separate critic, 256x256 ReLU units, small initial noise), with a standard

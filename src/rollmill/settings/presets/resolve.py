@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollmill.envs.config import EnvConfig, VizdoomOptions
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
@@ -122,9 +122,14 @@ def _vizdoom(name: str, id: str) -> Preset:
     check_scenario(id)
     scale = families.VIZDOOM_REWARD_SCALE.get(id)
     overrides = dict(families.VIZDOOM) | ({} if scale is None else {"learner.reward_scale": scale})
-    if id in SCENARIOS:
-        overrides = dict(families.VIZDOOM_MATCH if SCENARIOS[id].bots else families.VIZDOOM_BATTLE)
-    return Preset(name=name, env=EnvConfig(name=name, vizdoom=VizdoomOptions(measurements=True)), overrides=overrides)
+    env = EnvConfig(name=name, vizdoom=VizdoomOptions(measurements=True))
+    if id in SCENARIOS and SCENARIOS[id].is_match:
+        overrides = dict(families.VIZDOOM_SELF_PLAY if SCENARIOS[id].players > 1 else families.VIZDOOM_MATCH)
+        # An engine that was killed ends its match, not the run.
+        env = replace(env, on_failure="restart")
+    elif id in SCENARIOS:
+        overrides = dict(families.VIZDOOM_BATTLE)
+    return Preset(name=name, env=env, overrides=overrides)
 
 
 def _gym(name: str, id: str) -> Preset:

@@ -1,0 +1,351 @@
+"""Matches of 2 to 8 players over Doom's own network protocol, in one thread.
+
+Every player is an engine, a process. The engines are advanced tic by tic, the one that hosts first: it returns at once,
+while one that goes first would wait for the others with a whole core. So the worlds are those of players with a thread
+each, and the match is repeatable from its start, at a fraction of the time.
+
+An engine that was killed lets its own call fail and all others wait for ever. A watch therefore ends all engines of a
+match whose call takes too long; the group then rebuilds the match (``env.on_failure="restart"``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from typing import Any, ClassVar
+
+import cv2
+import numpy as np
+from gymnasium import spaces
+from vizdoom import DoomGame
+
+from rollmill.envs.doom_ports import Port
+from rollmill.envs.doom_scenarios import Scenario
+from rollmill.envs.doom_status import MEASUREMENTS, Status
+from rollmill.envs.views import Array
+from rollmill.envs.vizdoom_env import add_scenario, button_heads, match_rules, pressed, turns_of, with_screen
+
+# A player joins after the one before, so that they get the same numbers each time.
+_JOIN_S = 0.15
+# Seconds for a call that involves all engines: joining, a new episode, the tics of a step.
+_JOIN_WITHIN_S, _STEP_WITHIN_S = 20, 10.0
+_LATE_S = 0.003
+# Tics after the start of an episode for which the host may be late.
+_CAREFUL_TICS = 12
+_WATCH_EVERY_S = 0.5
+
+
+class DoomMatch:
+    """A match in which each player is an agent, with PettingZoo's parallel interface.
+
+    Observation: as :class:`rollmill.envs.vizdoom_env.VizdoomEnv` with a scenario. Reward: 1 for a frag, -1 for killing
+    oneself. ``info`` has reward terms, and at the end of a match ``true_objective``: 1 for the only one with the most
+    frags, else 0.
+
+    Who hosts is drawn for every match, because a guest's commands reach the host's world one tic late.
+
+    Args:
+        scenario: What to tell the engines.
+        players: 2 to 8.
+        width: Width of the observation.
+        height: Height of the observation.
+        measurements: Whether to include numbers such as health.
+        frameskip: Tics of a step.
+        resolution: The engines' resolution.
+        render_mode: "rgb_array" or None; ``render`` returns the screens of all players side by side.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "doom_match", "render_modes": ["rgb_array"], "render_fps": 35}
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        players: int = 2,
+        width: int = 128,
+        height: int = 72,
+        measurements: bool = True,
+        frameskip: int = 2,
+        resolution: str = "160x120",
+        render_mode: str | None = None,
+    ) -> None:
+        if not 2 <= players <= 8:
+            raise ValueError(f"players={players}: give 2 to 8")
+        self.possible_agents = [f"player_{number}" for number in range(players)]
+        self.agents: list[str] = []
+        self.render_mode = render_mode
+        self._scenario, self._frameskip, self._resolution = scenario, frameskip, resolution
+        self._size, self._measurements = (width, height), measurements
+        self._games: list[DoomGame] = []
+        self._pids: set[int] = set()
+        self._port: Port | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._random = np.random.default_rng()
+        self._tics = 0
+        self._careful_tics = 0
+        self.deadline = math.inf
+        probe = self._engine([])
+        self._heads = button_heads(list(probe.get_available_buttons()), turns_of(scenario))
+        self._num_buttons = len(scenario.buttons)
+        self._statuses = [Status(Status.VARIABLES) for _ in self.possible_agents]
+        self._screens: list[Array] = [np.zeros((probe.get_screen_height(), probe.get_screen_width(), 3), np.uint8)]
+        self._screens *= players
+        # The engine that plays each agent.
+        self._seat = np.arange(players)
+        image = spaces.Box(0, 255, (height, width, 3), np.uint8)
+        self._observation_space: spaces.Space[Any] = image
+        if measurements:
+            vector = spaces.Box(-np.inf, np.inf, (MEASUREMENTS,), np.float32)
+            self._observation_space = spaces.Dict({"obs": image, "measurements": vector})
+        self._action_space = spaces.MultiDiscrete([len(head) for head in self._heads])
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of what a player sees."""
+        return self._observation_space
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of what a player does."""
+        return self._action_space
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a call takes so long that an engine must have ended or hung; asked by the watch."""
+        return time.monotonic() > self.deadline
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start a match.
+
+        Raises:
+            RuntimeError: An engine has ended; the match must be built again.
+        """
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        engine_seed = int(self._random.integers(2**32, dtype=np.uint32))
+        for game in self._games:
+            game.set_seed(engine_seed)
+        with self._within(_JOIN_WITHIN_S):
+            if not self._games:
+                self._join(engine_seed)
+            else:
+                self._all([game.new_episode for game in self._games])
+                self._careful_tic(looks=True)
+            self._careful_tics = _CAREFUL_TICS
+        self._seat = self._random.permutation(len(self._games))
+        self._tics = int(self._games[0].get_episode_time())
+        self.agents = list(self.possible_agents)
+        for number, variables in enumerate(self._look()):
+            self._statuses[number].begin(variables)
+        return self._observations(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Let all players hold their buttons for ``frameskip`` tics, or until the end of the match."""
+        games = self._games
+        for number, agent in enumerate(self.possible_agents):
+            games[self._seat[number]].set_action(pressed(self._heads, actions[agent], self._num_buttons))
+        skip = min(self._frameskip, max(1, self._scenario.tics - self._tics))
+        with self._within(_STEP_WITHIN_S):
+            for tic in range(skip):
+                if self._careful_tics:
+                    self._careful_tics -= 1
+                    self._careful_tic(looks=tic == skip - 1)
+                    continue
+                for game in games:  # The host first.
+                    game.advance_action(1, tic == skip - 1)
+        self._tics += skip
+        is_over = self._tics >= self._scenario.tics
+        rewards: dict[str, float] = {}
+        infos: dict[str, dict[str, Any]] = {}
+        for number, variables in enumerate(self._look()):
+            frags, terms = self._statuses[number].take(variables, is_last=is_over)
+            rewards[self.agents[number]] = frags
+            infos[self.agents[number]] = {"reward_terms": terms}
+        agents = self.agents
+        if is_over:
+            self.agents = []
+            for agent, won, status in zip(agents, self._winners(), self._statuses, strict=True):
+                infos[agent] |= {"true_objective": won, "metrics": status.totals}
+        return (
+            self._observations(),
+            rewards,
+            dict.fromkeys(agents, False),
+            dict.fromkeys(agents, is_over),
+            infos,
+        )
+
+    def render(self) -> Array:
+        """Return the screens of all players, uint8 ``[H, N W, 3]``."""
+        return np.concatenate(self._screens, axis=1)
+
+    def close(self) -> None:
+        """End the engines."""
+        # Engines that wait for each other would not end by themselves.
+        self.end_engines()
+        games, self._games = self._games, []
+        for game in games:
+            with contextlib.suppress(Exception):
+                game.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+        if self._port is not None:
+            self._port.close()
+            self._port = None
+
+    def end_engines(self) -> None:
+        """Kill all engines of the match, so that every call of theirs fails."""
+        pids, self._pids = self._pids, set()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _engine(self, arguments: Sequence[str]) -> DoomGame:
+        game = with_screen(DoomGame(), self._resolution)
+        add_scenario(game, self._scenario)
+        game.set_episode_timeout(0)
+        game.add_game_args(" ".join(arguments))
+        return game
+
+    def _join(self, seed: int) -> None:
+        """Start the engines, one after another."""
+        players = len(self.possible_agents)
+        self._port = Port()
+        self._pool = ThreadPoolExecutor(players, thread_name_prefix="doom")
+        limit = f"+viz_connect_timeout {_JOIN_WITHIN_S - 5}"
+        rules = f"{match_rules(self._scenario)} {limit}"
+        games = [self._engine([f"-host {players} -port {self._port.number}", rules, "+name player_0"])]
+        for number in range(1, players):
+            games.append(self._engine([f"-join 127.0.0.1 -port {self._port.number} {limit} +name player_{number}"]))
+        before = _children()
+        started: list[Future[Any]] = []
+        # The engines tell about their network on the standard output, and need a folder once.
+        with _quiet(), tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
+            for game in games:
+                game.set_seed(seed)
+                started.append(self._pool.submit(game.init))
+                time.sleep(_JOIN_S)
+                self._pids = _children() - before
+            for each in started:
+                each.result()
+        self._games = games
+        _watch(self)
+
+    def _all(self, calls: Sequence[Any]) -> None:
+        """Call all engines at the same time."""
+        assert self._pool is not None
+        for future in [self._pool.submit(call) for call in calls]:
+            future.result()
+
+    def _careful_tic(self, *, looks: bool) -> None:
+        """Advance by one tic soon after the start, when the host may be late and wait for the others.
+
+        Args:
+            looks: Whether to get the new state.
+        """
+        assert self._pool is not None
+        host, *guests = self._games
+        first = self._pool.submit(host.advance_action, 1, looks)
+        with contextlib.suppress(NotYet):
+            first.result(timeout=_LATE_S)
+        self._all([lambda game=game: game.advance_action(1, looks) for game in guests])
+        first.result()
+
+    def _look(self) -> Iterator[Any]:
+        """Take each agent's screen and yield its variables."""
+        for number, seat in enumerate(self._seat.tolist()):
+            state = self._games[seat].get_state()
+            if state is None or state.screen_buffer is None or state.game_variables is None:
+                self.end_engines()
+                raise RuntimeError(f"player {number} of a Doom match has no state: the match has ended by itself")
+            self._screens[number] = state.screen_buffer
+            yield state.game_variables
+
+    def _observations(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for number, agent in enumerate(self.possible_agents):
+            image = cv2.resize(self._screens[number], self._size, interpolation=cv2.INTER_NEAREST)
+            found[agent] = image
+            if self._measurements:
+                found[agent] = {"obs": image, "measurements": self._statuses[number].measurements()}
+        return found
+
+    def _winners(self) -> list[float]:
+        frags = [status.totals["frags"] for status in self._statuses]
+        return [float(own == max(frags) and frags.count(own) == 1) for own in frags]
+
+    @contextlib.contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """Let the watch end the engines if the block takes longer.
+
+        Raises:
+            RuntimeError: A call of an engine has failed, most likely because one of the match has ended.
+        """
+        self.deadline = time.monotonic() + seconds
+        try:
+            yield
+        except Exception as error:
+            self.end_engines()
+            raise RuntimeError(
+                f"an engine of a Doom match of {len(self.possible_agents)} players has ended or hung "
+                f"({type(error).__name__}: {str(error)[:200]}); all of its engines were ended"
+            ) from error
+        finally:
+            self.deadline = math.inf
+
+
+_watched: weakref.WeakSet[DoomMatch] = weakref.WeakSet()
+_watching = threading.Lock()
+_watcher: list[threading.Thread] = []
+
+
+def _watch(match: DoomMatch) -> None:
+    """Watch a match until it is gone, in one thread of the process."""
+    with _watching:
+        _watched.add(match)
+        if not _watcher or not _watcher[0].is_alive():
+            _watcher[:] = [threading.Thread(target=_end_slow_matches, name="doom watch", daemon=True)]
+            _watcher[0].start()
+
+
+def _end_slow_matches() -> None:
+    while True:
+        time.sleep(_WATCH_EVERY_S)
+        for match in list(_watched):
+            if match.is_slow:
+                match.end_engines()
+
+
+def _children() -> set[int]:
+    """Return the processes that threads of this process have started."""
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", encoding="ascii") as file:
+            found |= {int(pid) for pid in file.read().split()}
+    return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Let processes that are started in the block write their output nowhere."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = [os.dup(number) for number in (1, 2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number in (1, 2):
+            os.dup2(nowhere, number)
+        yield
+    finally:
+        for number, copy in zip((1, 2), saved, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(nowhere)

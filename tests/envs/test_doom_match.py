@@ -1,0 +1,156 @@
+"""Matches over the network in the real engine: repeatable, fair, and ended when an engine dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vizdoom")
+
+import vizdoom
+
+import rollmill
+from rollmill.envs import doom_match
+from rollmill.envs.doom_match import DoomMatch
+from rollmill.envs.doom_scenarios import scenario
+
+TICS = 80
+
+
+def made(players: int = 2, tics: int = TICS, **arguments: Any) -> DoomMatch:
+    chosen = scenario("deathmatch", packaged=str(vizdoom.scenarios_path), players=players)
+    return DoomMatch(replace(chosen, tics=tics), players=players, **arguments)
+
+
+@pytest.fixture
+def matches() -> Iterator[list[DoomMatch]]:
+    found: list[DoomMatch] = []
+    yield found
+    for match in found:
+        match.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def play(match: DoomMatch, seed: int) -> tuple[list[Any], dict[str, Any]]:
+    """Play an episode; returns what is seen and the last infos."""
+    space = match.action_space("player_0")
+    space.seed(seed)
+    seen, infos = [], {}
+    while match.agents:
+        observations, rewards, terminated, truncated, infos = match.step(
+            {agent: space.sample() for agent in match.possible_agents}
+        )
+        assert set(observations) == set(rewards) == set(match.possible_agents)
+        assert not any(terminated.values())
+        assert set(truncated.values()) == {not match.agents}
+        seen.append([observations[agent]["obs"].copy() for agent in match.possible_agents])
+    return seen, infos
+
+
+def test_matches_end_for_all_and_hosts_are_drawn(matches: list[DoomMatch]) -> None:
+    matches.append(match := made(3))
+    seats = set()
+    for episode in range(4):
+        observations, _ = match.reset(seed=7 if not episode else None)
+        assert set(observations) == {"player_0", "player_1", "player_2"}
+        seats.add(tuple(match._seat.tolist()))
+        seen, infos = play(match, episode)
+        assert len(seen) >= TICS // 2 - 1
+        assert sum(info["true_objective"] for info in infos.values()) in (0.0, 1.0)
+        assert all(set(info["metrics"]) == {"frags", "deaths", "kills"} for info in infos.values())
+        assert match.render().shape == (120, 3 * 160, 3)
+    assert len(seats) > 1
+    pids = set(match._pids)
+    assert len(pids) == 3
+    match.close()
+    assert not any(map(is_alive, pids))
+
+
+def test_a_match_repeats_from_its_seed(matches: list[DoomMatch]) -> None:
+    found = []
+    for _ in range(2):
+        matches.append(match := made(2))
+        match.reset(seed=5)
+        found.append(play(match, 3)[0])
+        match.close()
+    assert len(found[0]) == len(found[1])
+    for one, other in zip(*found, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_engine_ends_the_match_and_nothing_else(
+    victim: int, matches: list[DoomMatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doom_match, "_STEP_WITHIN_S", 2.0)
+    matches.append(match := made(2, tics=10_000))
+    match.reset(seed=1)
+    play_a_while(match)
+    pids = sorted(match._pids)
+    os.kill(pids[victim], signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="an engine of a Doom match of 2 players has ended or hung"):
+        play_a_while(match, 100)
+    assert time.monotonic() - began < 20
+    deadline = time.monotonic() + 5
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_alive, pids))
+
+
+def test_a_stopped_engine_is_noticed(matches: list[DoomMatch], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doom_match, "_STEP_WITHIN_S", 1.0)
+    matches.append(match := made(2, tics=10_000))
+    match.reset(seed=1)
+    os.kill(min(match._pids), signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="has ended or hung"):
+        play_a_while(match, 100)
+
+
+def play_a_while(match: DoomMatch, steps: int = 10) -> None:
+    space = match.action_space("player_0")
+    for _ in range(steps):
+        match.step({agent: space.sample() for agent in match.possible_agents})
+
+
+def test_a_match_trains_and_outlives_a_killed_engine(tmp_path: Path) -> None:
+    small = {"num_envs": 2, "envs_per_group": 1, "rollout_length": 16, "learner.batch_size": 64}
+    small |= {"learner.minibatches": 2, "rollout.num_workers": 1}
+
+    class Killing(rollmill.Callback):
+        killed: int | None = None
+
+        def on_report(self, run: rollmill.LiveRun, metrics: Any) -> None:
+            if self.killed is None and metrics["agent_steps"] >= 128:
+                engines = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_engine(path)]
+                self.killed = engines[0]
+                os.kill(self.killed, signal.SIGKILL)
+
+    callback = Killing()
+    run = rollmill.train(
+        "vizdoom/duel", run_dir=tmp_path / "run", total_steps=1200, quiet=True, callbacks=[callback], **small
+    )
+    assert callback.killed is not None
+    assert run.agent_steps >= 1200
+    assert "has ended or hung" in (tmp_path / "run" / "run.log").read_text()
+
+
+def _is_engine(path: Path) -> bool:
+    try:
+        return path.read_text().strip() == "vizdoom"
+    except OSError:
+        return False
