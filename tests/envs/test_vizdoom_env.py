@@ -36,7 +36,7 @@ def test_flat_and_combined_buttons():
     assert corridor._buttons([2, 1, 0, 1]) == [0, 0, 1, 1, 0, 0, 1]
     flat = make_env(EnvConfig(name="vizdoom/deadly_corridor", kwargs={"actions": "flat"}))
     assert flat.action_space.n == 8
-    deathmatch = make_env(EnvConfig(name="vizdoom/deathmatch"))
+    deathmatch = make_env(EnvConfig(name="vizdoom/deathmatch_monsters"))
     turns = [next(iter(choice.values())) for choice in deathmatch.button_heads[3]]
     np.testing.assert_allclose(turns, np.linspace(-10, 10, 11))
     for env in (corridor, flat, deathmatch):

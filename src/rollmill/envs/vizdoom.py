@@ -14,12 +14,15 @@ from rollmill.envs.factory import Maker, suggest
 from rollmill.extras import install_command
 
 _DEFAULT_FRAMESKIP = 4
+# Scenarios of the package whose name means a match here.
+_RENAMED = {"deathmatch": "deathmatch_monsters"}
+_FILE_OF = {name: file for file, name in _RENAMED.items()}
 # Multiplayer scenarios.
 _MULTIPLAYER = {"cig", "multi", "multi_duel"}
 # Scenarios whose actions combine buttons, as in Sample Factory (Tuple spaces); the others choose one button at a time.
 _HEADS = {
     "deadly_corridor",
-    "deathmatch",
+    "deathmatch_monsters",
     "defend_the_center",
     "defend_the_line",
     "freedoom1",
@@ -56,7 +59,7 @@ def scenarios() -> list[str]:
             ]
         places = (folder, os.path.dirname(folder))
         if wads and all(any(os.path.isfile(os.path.join(place, wad)) for place in places) for wad in wads):
-            found.append(name)
+            found.append(_RENAMED.get(name, name))
     return sorted(found)
 
 
@@ -91,7 +94,7 @@ def maker(config: EnvConfig) -> Maker:
         raise UnknownEnvironment(f"vizdoom/{name} is no match: leave out env.vizdoom.wad, bots and players")
     frameskip = config.frameskip or (_DEFAULT_FRAMESKIP if chosen is None else chosen.frameskip)
     arguments: dict[str, Any] = {
-        "config_file": f"{name}.cfg" if chosen is None else None,
+        "config_file": f"{_FILE_OF.get(name, name)}.cfg" if chosen is None else None,
         "scenario": chosen,
         "frameskip": frameskip,
         "width": options.width,

@@ -16,8 +16,8 @@ FAMILIES = {
 }
 
 
-def test_there_are_ten_reference_settings():
-    assert len(FAMILIES) == 10
+def test_there_are_thirteen_reference_settings():
+    assert len(FAMILIES) == 13
 
 
 @pytest.mark.parametrize("name", FAMILIES)
