@@ -80,6 +80,7 @@ def test_none_returns_a_number_to_its_schedule() -> None:
         ({"learning_rate": True}, "learning_rate=True"),
         ({"entropy_coef": float("inf")}, "entropy_coef=inf"),
         ({"clip_range": 0.0}, "clip_range=0.0: give a finite number above 0"),
+        ({"clip_range": 1.0}, r"run\.set\(clip_range=1\.0\): with clip_kind='symmetric' give at most 0\.99"),
         ({"reward_scale": "1"}, "reward_scale='1'"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmill.learning.live_numbers import Request, rule_of
 from rollmill.runtime.control import AT_ONCE, NOT_SET, ControlBlock
-from rollmill.settings.live_settings import live_numbers
+from rollmill.settings.live_settings import live_numbers, upper_end
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
@@ -111,6 +111,9 @@ class LiveRun:
             if name not in allowed:
                 raise ValueError(f"run.set({name}={value!r}): this run takes {', '.join(allowed)}")
             _check(name, value)
+            most = min(upper_end(policy, name) for policy in self.config.policies)
+            if value is not None and value > most:
+                raise ValueError(f"run.set({name}={value!r}): with clip_kind='symmetric' give at most {most}")
         if policy is not None and policy not in self._controls:
             raise ValueError(f"run.set(policy={policy!r}): this run has the policies {', '.join(self._controls)}")
         controls = list(self._controls.values()) if policy is None else [self._controls[policy]]

@@ -30,7 +30,7 @@ def test_reward_terms_are_weighed_before_scaling_and_clipping() -> None:
     arrays["reward_terms"] = np.random.default_rng(1).normal(size=(4, 3, 2)).astype(np.float32)
     config = OnPolicyConfig(reward_scale=2.0, reward_clip=1.0, reward_weights={"health": 0.5, "ammo": -3.0})
     terms = arrays["reward_terms"]
-    whole = {**arrays, "reward": arrays["reward"] + np.float32(0.5) * terms[..., 0] - np.float32(3.0) * terms[..., 1]}
+    whole = {**arrays, "reward": arrays["reward"] + np.float32(0.5) * terms[..., 1] - np.float32(3.0) * terms[..., 0]}
     plain = OnPolicyConfig(reward_scale=2.0, reward_clip=1.0)
     found = targets_of(arrays, config, value_mean=0.0, value_std=1.0, trace=0.9)
     expected = targets_of(whole, plain, value_mean=0.0, value_std=1.0, trace=0.9)

@@ -118,7 +118,8 @@ def test_maps_of_one_s_own() -> None:
         ("battle", {"wad": CIG}, UnknownEnvironment, "vizdoom/battle has its own map"),
         ("battle", {"bots": 1}, UnknownEnvironment, "vizdoom/battle has no bots"),
         ("duel_bots", {"players": 2}, UnknownEnvironment, "vizdoom/duel_bots has one player"),
-        ("duel", {"players": 9}, ValueError, "players=9: give 2 to 8"),
+        ("duel", {"players": 9}, UnknownEnvironment, r"env\.vizdoom\.players=9: give 2 to 8"),
+        ("duel_bots", {"bots": 8}, UnknownEnvironment, r"env\.vizdoom\.bots=8: give at most 7"),
         ("batle", {}, UnknownEnvironment, "there is no VizDoom scenario 'batle'; did you mean 'battle'"),
     ],
 )

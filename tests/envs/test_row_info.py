@@ -126,6 +126,10 @@ def test_slots_without_a_place_get_nothing(harness: Any) -> None:
     group.step(np.zeros((1, 1), np.int32), None, into, outcome)
 
 
+GIVEN = {"reward_terms": {"one": 0.0, "twice": 0.0}}
+GIVEN_ROWS = {"reward_terms": {"one": np.zeros(2), "twice": np.zeros(2)}}
+
+
 def write(info: Mapping[str, Any]) -> OutcomeView:
     outcome, row_info = outcome_of(1), RowInfo(TERMS, "game")
     row_info.clear(outcome)
@@ -152,13 +156,14 @@ def write_rows(info: Mapping[str, Any]) -> OutcomeView:
         (write, {"reward_terms": {}}, "no reward term 'one', 'twice'.*it gives none"),
         (write, {"reward_terms": {"one": np.nan, "twice": 1}}, r"info\['reward_terms'\]\['one'\] = nan: give a finite"),
         (write, {"reward_terms": {"one": "x", "twice": 1}}, "= 'x': give a finite number"),
-        (write, {"true_objective": None}, r"info\['true_objective'\] = None: give a finite number"),
+        (write, {}, r"gives no info\['reward_terms'\] in its first step, but .* for one, twice: give a dict"),
+        (write, {**GIVEN, "true_objective": None}, r"info\['true_objective'\] = None: give a finite number"),
         (
             write_rows,
             {"reward_terms": {"one": np.zeros(3), "twice": np.zeros(2)}},
             r"'one'\] of shape \(3,\): give one number for each row",
         ),
-        (write_rows, {"true_objective": np.array([1.0, np.inf])}, r"info\['true_objective'\] = .*inf"),
+        (write_rows, {**GIVEN_ROWS, "true_objective": np.array([1.0, np.inf])}, r"info\['true_objective'\] = .*inf"),
     ],
 )
 def test_what_is_no_number_or_has_no_weight_is_refused(
@@ -182,3 +187,12 @@ def test_rows_of_a_vector_that_have_no_entry_keep_none() -> None:
     )
     np.testing.assert_array_equal(outcome.reward_terms, [[3.0, 1.0], [0.0, 2.0]])
     np.testing.assert_array_equal(outcome.episode_objective, [4.0, np.nan])
+
+
+def test_only_some_rows_are_written() -> None:
+    outcome, row_info = outcome_of(2), RowInfo(TERMS, "game")
+    info = {"reward_terms": {"one": np.ones(2), "twice": np.ones(2)}, "true_objective": np.ones(2)}
+    row_info.clear(outcome)
+    row_info.write_rows(info, outcome, only=np.array([False, True]))
+    np.testing.assert_array_equal(outcome.reward_terms, [[0.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_array_equal(outcome.episode_objective, [np.nan, 1.0])

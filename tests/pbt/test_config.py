@@ -17,7 +17,7 @@ from rollmill.pbt.config import PbtConfig
         ({"factor": (1.5, 1.2)}, r"pbt\.factor=\(1\.5, 1\.2\)"),
         ({"mutation_rate": 1.5}, r"pbt\.mutation_rate=1\.5: give a finite number in \[0, 1\]"),
         ({"mutate": ("learning_rate", "learning_rate")}, "name each number once"),
-        ({"limits": {"discount": "0.9,0.99"}}, r"pbt\.limits\.discount: this run mutates learning_rate"),
+        ({"limits": {"nosuch": "0.9,0.99"}}, r"pbt\.limits has 'nosuch': give names among learning_rate, .*NAME"),
         (
             {"limits": {"learning_rate": "1e-3"}},
             r"pbt\.limits\.learning_rate='1e-3': give the smallest and the",

@@ -196,6 +196,24 @@ def test_a_restored_population_goes_on_as_it_would_have(population: Callable[...
     assert [member.state_dict() for member in other.members] == [member.state_dict() for member in one.members]
 
 
+def test_numbers_stay_below_what_the_algorithm_takes(population: Callable[..., Population]) -> None:
+    member = population().members[1]
+    member.most = {"learning_rate": 0.5}
+    member.set({"learning_rate": 2.0, "discount": 0.9})
+    assert member.values == {"learning_rate": 0.5, "adam_beta1": 0.9, "discount": 0.9}
+
+
+def test_no_event_when_training_ends(population: Callable[..., Population]) -> None:
+    scene = population()
+    scene.begin()
+    scene.training._is_ending = lambda: True
+    scene.training.between()
+    assert len(scene.events) == 2
+    scene.training._is_ending = lambda: False
+    scene.training.between()
+    assert len(scene.events) == 4
+
+
 def test_metrics_of_a_member(population: Callable[..., Population]) -> None:
     scene = population()
     scene.begin()

@@ -21,6 +21,7 @@ SMALL: dict[str, Any] = {
     "envs_per_group": 2,
     "rollout_length": 16,
     "total_steps": 128 * 12,
+    "learner.batch_size": 128,
     "learner.minibatches": 2,
     "learner.epochs": 2,
     "model.mlp_sizes": (16,),

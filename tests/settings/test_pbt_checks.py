@@ -20,14 +20,30 @@ from rollmill.settings.pbt_checks import mutated_numbers
             {"policies": 2, "learner.optimiser": "rmsprop", "pbt.mutate": "adam_beta1"},
             "policy 0 has no adam_beta1 that may change",
         ),
-        ({"policies": 2, "pbt.mutate": "discont"}, "policy 0 has no discont"),
+        ({"policies": 2, "pbt.mutate": "discont"}, "pbt.mutate has 'discont': give names among learning_rate"),
+        ({"policies": 2, "pbt.limits.nosuch": "0,1"}, "pbt.limits has 'nosuch': give names among"),
+        (
+            {"policies": 2, "pbt.limits.discount": "0.9,0.99"},
+            r"pbt\.limits\.discount: this run .*add the number to",
+        ),
+        ({"policies": 2, "pbt.mutate": "entropy_coef"}, "begins with 0, which no factor changes"),
+        (
+            {"policies": 2, "pbt.mutate": "clip_range", "pbt.limits.clip_range": "0.1,2"},
+            r"pbt\.limits\.clip_range='0.1,2': give at most 0\.99",
+        ),
+        ({"policies": 2, "max_seconds": 60}, r"max_seconds=60 may end the run long before: give pbt\.every"),
+        ({"policies": 2, "policy.1.learner.normalise_advantages": False}, "other networks, algorithms"),
+        ({"policies": "a,b", "policy.a.agents": "one"}, "policies a and b play other agents"),
         (
             {"policies": 2, "learner.max_grad_norm": None, "pbt.mutate": "max_grad_norm"},
             r"learner\.max_grad_norm is None",
         ),
         ({"policies": 2, "learner.schedule": "linear"}, r"learner\.schedule='linear' changes it, too"),
         ({"policies": 2, "learner.schedule": "kl"}, r"learner\.schedule='kl' changes it, too"),
-        ({"policies": 2, "learner.entropy_schedule": "linear"}, r"learner\.entropy_schedule changes it, too"),
+        (
+            {"policies": 2, "learner.entropy_coef": 0.01, "learner.entropy_schedule": "linear"},
+            r"learner\.entropy_schedule changes it, too",
+        ),
     ],
 )
 def test_populations_that_cannot_be(settings: dict[str, Any], message: str) -> None:
@@ -50,7 +66,8 @@ def test_a_population_has_no_schedules_unless_they_are_given() -> None:
 @pytest.mark.parametrize(
     ("algo", "settings", "names"),
     [
-        ("ppo", {}, ("learning_rate", "entropy_coef", "adam_beta1")),
+        ("ppo", {"learner.entropy_coef": 0.01}, ("learning_rate", "entropy_coef", "adam_beta1")),
+        ("ppo", {"learner.entropy_coef": 0.0}, ("learning_rate", "adam_beta1")),
         ("impala", {}, ("learning_rate", "entropy_coef")),
         ("dqn", {}, ("learning_rate", "adam_beta1")),
         ("ppo", {"pbt.mutate": "discount"}, ("discount",)),
@@ -59,3 +76,21 @@ def test_a_population_has_no_schedules_unless_they_are_given() -> None:
 def test_what_is_mutated(algo: str, settings: dict[str, Any], names: tuple[str, ...]) -> None:
     config = rollmill.make_config("gym/CartPole-v1", {"pbt": True, "policies": 2, **settings}, algo=algo)
     assert mutated_numbers(config) == names
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"off_policy.dueling": True},
+        {"off_policy.value_rescaling": True},
+    ],
+)
+def test_replays_of_policies_with_other_networks_cannot_be_a_population(settings: dict[str, Any]) -> None:
+    own = {f"policy.1.{key}": value for key, value in settings.items()}
+    with pytest.raises(ValueError, match="policies 0 and 1 have other networks, algorithms"):
+        rollmill.make_config("gym/CartPole-v1", {"pbt": True, "policies": 2, **own}, algo="dqn")
+
+
+def test_policies_may_begin_with_other_numbers() -> None:
+    own = {"policy.1.learner.learning_rate": 3e-4, "policy.1.learner.discount": 0.9, "policy.1.learner.clip_range": 0.1}
+    assert rollmill.make_config("gym/CartPole-v1", {"pbt": True, "policies": 2, **own}).population.pbt

@@ -45,7 +45,8 @@ def targets_of(
 
     Args:
         arrays: Arrays ``[T(+1), N, ...]`` of a batch.
-        config: Weights of reward terms, in the order of their columns; reward scale and clip, discount, lambda.
+        config: Weights of reward terms, whose columns are in the order of their names; reward scale and clip, discount,
+            lambda.
         value_mean: The critic predicts (V - value_mean) / value_std.
         value_std: See ``value_mean``.
         trace: Lambda of the recursion over time. None computes neither advantages nor returns.
@@ -57,7 +58,8 @@ def targets_of(
     _check_finite(arrays, valid)
     reward = arrays["reward"]
     if config.reward_weights:
-        reward = reward + arrays["reward_terms"] @ np.array(list(config.reward_weights.values()), np.float32)
+        weights = [config.reward_weights[name] for name in sorted(config.reward_weights)]
+        reward = reward + arrays["reward_terms"] @ np.array(weights, np.float32)
     reward = reward * np.float32(config.reward_scale)
     if config.reward_clip is not None:
         reward = np.clip(reward, -config.reward_clip, config.reward_clip)

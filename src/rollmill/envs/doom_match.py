@@ -5,7 +5,7 @@ while one that goes first would wait for the others with a whole core. So the wo
 each, and the match is repeatable from its start, at a fraction of the time.
 
 An engine that was killed lets its own call fail and all others wait for ever. A watch therefore ends all engines of a
-match whose call takes too long; the group then rebuilds the match (``env.on_failure="restart"``).
+match that has lost one, or whose call takes too long; the group then rebuilds the match (``env.on_failure="restart"``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, ClassVar
 
@@ -40,6 +40,7 @@ _JOIN_S = 0.15
 # Seconds for a call that involves all engines: joining, a new episode, the tics of a step.
 _JOIN_WITHIN_S, _STEP_WITHIN_S = 20, 10.0
 _LATE_S = 0.003
+_END_WITHIN_S = 5.0
 # Tics after the start of an episode for which the host may be late.
 _CAREFUL_TICS = 12
 _WATCH_EVERY_S = 0.5
@@ -90,6 +91,7 @@ class DoomMatch:
         self._pids: set[int] = set()
         self._port: Port | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._calls: list[Future[Any]] = []
         self._random = np.random.default_rng()
         self._tics = 0
         self._careful_tics = 0
@@ -118,9 +120,11 @@ class DoomMatch:
         return self._action_space
 
     @property
-    def is_slow(self) -> bool:
-        """Whether a call takes so long that an engine must have ended or hung; asked by the watch."""
-        return time.monotonic() > self.deadline
+    def is_stuck(self) -> bool:
+        """Whether a call cannot return: an engine is gone, or it takes too long; asked by the watch."""
+        if self.deadline == math.inf:
+            return False
+        return time.monotonic() > self.deadline or not all(map(_is_alive, self._pids))
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start a match.
@@ -133,8 +137,9 @@ class DoomMatch:
         engine_seed = int(self._random.integers(2**32, dtype=np.uint32))
         for game in self._games:
             game.set_seed(engine_seed)
-        with self._within(_JOIN_WITHIN_S):
-            if not self._games:
+        is_first = not self._games
+        with self._within(_JOIN_WITHIN_S if is_first else _STEP_WITHIN_S):
+            if is_first:
                 self._join(engine_seed)
             else:
                 self._all([game.new_episode for game in self._games])
@@ -170,10 +175,13 @@ class DoomMatch:
             rewards[self.agents[number]] = frags
             infos[self.agents[number]] = {"reward_terms": terms}
         agents = self.agents
+        # At every step, because a time limit of the run's may make it the last one.
+        for agent, won in zip(agents, self._winners(), strict=True):
+            infos[agent]["true_objective"] = won
         if is_over:
             self.agents = []
-            for agent, won, status in zip(agents, self._winners(), self._statuses, strict=True):
-                infos[agent] |= {"true_objective": won, "metrics": status.totals}
+            for agent, status in zip(agents, self._statuses, strict=True):
+                infos[agent]["metrics"] = status.totals
         return (
             self._observations(),
             rewards,
@@ -191,6 +199,9 @@ class DoomMatch:
         # Engines that wait for each other would not end by themselves.
         self.end_engines()
         games, self._games = self._games, []
+        if not self._wait_for_calls():
+            _unfinished.extend(games)
+            games = []
         for game in games:
             with contextlib.suppress(Exception):
                 game.close()
@@ -229,21 +240,31 @@ class DoomMatch:
         started: list[Future[Any]] = []
         # The engines tell about their network on the standard output, and need a folder once.
         with _quiet(), tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
+            _watch(self)
+            self._games = games
             for game in games:
                 game.set_seed(seed)
-                started.append(self._pool.submit(game.init))
+                started.append(self._submit(game.init))
                 time.sleep(_JOIN_S)
                 self._pids = _children() - before
             for each in started:
                 each.result()
-        self._games = games
-        _watch(self)
+            self._pids = _children() - before
 
     def _all(self, calls: Sequence[Any]) -> None:
         """Call all engines at the same time."""
-        assert self._pool is not None
-        for future in [self._pool.submit(call) for call in calls]:
+        for future in [self._submit(call) for call in calls]:
             future.result()
+
+    def _submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        assert self._pool is not None
+        self._calls = [other for other in self._calls if not other.done()]
+        self._calls.append(future := self._pool.submit(call, *arguments))
+        return future
+
+    def _wait_for_calls(self) -> bool:
+        """Wait until no thread is in a call of an engine, which must not be closed meanwhile; False if that is long."""
+        return not wait(self._calls, timeout=_END_WITHIN_S).not_done
 
     def _careful_tic(self, *, looks: bool) -> None:
         """Advance by one tic soon after the start, when the host may be late and wait for the others.
@@ -251,9 +272,8 @@ class DoomMatch:
         Args:
             looks: Whether to get the new state.
         """
-        assert self._pool is not None
         host, *guests = self._games
-        first = self._pool.submit(host.advance_action, 1, looks)
+        first = self._submit(host.advance_action, 1, looks)
         with contextlib.suppress(NotYet):
             first.result(timeout=_LATE_S)
         self._all([lambda game=game: game.advance_action(1, looks) for game in guests])
@@ -294,6 +314,7 @@ class DoomMatch:
             yield
         except Exception as error:
             self.end_engines()
+            self._wait_for_calls()
             raise RuntimeError(
                 f"an engine of a Doom match of {len(self.possible_agents)} players has ended or hung "
                 f"({type(error).__name__}: {str(error)[:200]}); all of its engines were ended"
@@ -302,6 +323,8 @@ class DoomMatch:
             self.deadline = math.inf
 
 
+# Engines whose calls have not returned, although their processes were ended: to close or free them would crash.
+_unfinished: list[DoomGame] = []
 _watched: weakref.WeakSet[DoomMatch] = weakref.WeakSet()
 _watching = threading.Lock()
 _watcher: list[threading.Thread] = []
@@ -319,9 +342,19 @@ def _watch(match: DoomMatch) -> None:
 def _end_slow_matches() -> None:
     while True:
         time.sleep(_WATCH_EVERY_S)
-        for match in list(_watched):
-            if match.is_slow:
+        with _watching:
+            matches = list(_watched)
+        for match in matches:
+            if match.is_stuck:
                 match.end_engines()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _children() -> set[int]:

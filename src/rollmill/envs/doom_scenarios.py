@@ -18,6 +18,7 @@ _MOVES = ("MOVE_FORWARD", "MOVE_BACKWARD", "MOVE_RIGHT", "MOVE_LEFT")
 _WEAPONS = tuple(f"SELECT_WEAPON{number}" for number in range(1, 8))
 _TURN = "TURN_LEFT_RIGHT_DELTA"
 _TICS_PER_MINUTE = 35 * 60
+_MOST_PLAYERS = 8
 _PAPER_MAPS = {
     "duel_bots": "ssl2.wad",
     "duel": "ssl2.wad",
@@ -126,6 +127,10 @@ def scenario(
         raise UnknownEnvironment(f"vizdoom/{name} has no bots: leave out env.vizdoom.bots")
     if players is not None and found.players == 1:
         raise UnknownEnvironment(f"vizdoom/{name} has one player: leave out env.vizdoom.players")
+    if players is not None and not 2 <= players <= _MOST_PLAYERS:
+        raise UnknownEnvironment(f"env.vizdoom.players={players}: give 2 to {_MOST_PLAYERS}")
+    if bots is not None and bots >= _MOST_PLAYERS:
+        raise UnknownEnvironment(f"env.vizdoom.bots={bots}: give at most {_MOST_PLAYERS - 1}, the engine's limit")
     found = replace(found, bots=found.bots if bots is None else bots)
     found = replace(found, players=found.players if players is None else players)
     if wad is None:

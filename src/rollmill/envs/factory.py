@@ -19,6 +19,7 @@ from rollmill.envs.checks import as_number, invalid_reward, shown
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
     InvalidActionMask,
+    InvalidReward,
     RollmillEnvError,
     UnknownEnvironment,
     UnsupportedSpace,
@@ -219,6 +220,10 @@ def make_group(
     if _takes_vector(maker, config):
         vector = maker.vector
         assert vector is not None
+        if agents and reward_terms:
+            raise InvalidReward(
+                f"{config.name} is a game of EnvPool's, which gives no reward terms: leave out learner.reward_weights"
+            )
         if agents:
             return PlayerGroup(
                 lambda chosen: vector(num_envs, num_threads, chosen),

@@ -158,11 +158,10 @@ class PythonGroup:
             try:
                 for row in range(first, num_rows):
                     observation, rewards[row], terminated, truncated, info = steps[row](actions[row])
-                    if info:
-                        if METRICS in info:
-                            self.metrics.add(info[METRICS])
-                        if row_info is not None:
-                            row_info.write(row, info, outcome)
+                    if info and METRICS in info:
+                        self.metrics.add(info[METRICS])
+                    if row_info is not None and row not in self._masked:
+                        row_info.write(row, info, outcome)
                     # No conversion needed; NumPy's built-in dtypes are singletons.
                     as_stored = type(observation) is np.ndarray and observation.dtype is dtype
                     if plain is not None and as_stored and observation.shape == shape:

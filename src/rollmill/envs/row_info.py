@@ -52,9 +52,7 @@ class RowInfo:
         Raises:
             InvalidReward: An entry is no finite number, or terms that have weights are missing.
         """
-        if outcome.reward_terms is not None and REWARD_TERMS in info:
-            given = info[REWARD_TERMS]
-            self._require(given)
+        if outcome.reward_terms is not None and (given := self._given(info)) is not None:
             try:
                 values = [float(given.get(term, 0.0)) for term in self._terms]
             except (TypeError, ValueError):
@@ -65,42 +63,53 @@ class RowInfo:
         if outcome.episode_objective is not None and TRUE_OBJECTIVE in info:
             outcome.episode_objective[row] = self._number(info[TRUE_OBJECTIVE], "info['true_objective']")
 
-    def write_rows(self, info: Mapping[str, Any], outcome: OutcomeView) -> None:
+    def write_rows(self, info: Mapping[str, Any], outcome: OutcomeView, *, only: Array | None = None) -> None:
         """Write the entries of a vector environment.
 
         Args:
             info: Arrays ``[B]`` for both entries; ``_NAME``, bool ``[B]``, says which rows have one.
             outcome: Where to.
+            only: bool ``[B]``, which rows to write; None writes all.
 
         Raises:
             InvalidReward: As :meth:`write`.
         """
-        if outcome.reward_terms is not None and REWARD_TERMS in info:
-            given = info[REWARD_TERMS]
-            self._require(given)
+        if outcome.reward_terms is not None and (given := self._given(info)) is not None:
             for column, term in enumerate(self._terms):
                 if term in given:
                     where = f"info['reward_terms'][{term!r}]"
-                    self._write_column(given, term, outcome.reward_terms[:, column], where)
+                    self._write_column(given, term, outcome.reward_terms[:, column], where, only)
         if outcome.episode_objective is not None and TRUE_OBJECTIVE in info:
-            self._write_column(info, TRUE_OBJECTIVE, outcome.episode_objective, "info['true_objective']")
+            self._write_column(info, TRUE_OBJECTIVE, outcome.episode_objective, "info['true_objective']", only)
 
-    def _write_column(self, info: Mapping[str, Any], name: str, into: Array, where: str) -> None:
+    def _write_column(self, info: Mapping[str, Any], name: str, into: Array, where: str, only: Array | None) -> None:
         values, given = np.asarray(info[name]), info.get(f"_{name}")
         rows = np.ones(len(into), bool) if given is None else np.asarray(given, bool)
+        rows = rows if only is None else rows & only
         if values.shape != into.shape or rows.shape != into.shape:
             raise InvalidReward(f"{self._name} gave {where} of shape {values.shape}: give one number for each row")
+        if values.dtype.kind in "biuf" and np.isfinite(values[rows]).all():
+            np.copyto(into, values, where=rows, casting="unsafe")
+            return
         for row in np.flatnonzero(rows).tolist():
             into[row] = self._number(values[row], where)
 
-    def _require(self, given: Any) -> None:
-        """Check once that the terms that have weights exist, so that a misspelt name is no silent zero."""
+    def _given(self, info: Mapping[str, Any]) -> Any:
+        """Return the terms; checks once that those that have weights exist, so that no name is a silent zero."""
+        given = info.get(REWARD_TERMS)
+        if given is None and (self._has_seen or not self._terms):
+            return None
+        if given is None:
+            raise InvalidReward(
+                f"{self._name} gives no info['reward_terms'] in its first step, but learner.reward_weights has weights "
+                f"for {', '.join(self._terms)}: give a dict with these numbers, or leave out the weights"
+            )
         if not isinstance(given, Mapping):
             raise InvalidReward(
                 f"{self._name} gave info['reward_terms'] of type {type(given).__name__}: give a dict of numbers"
             )
         if self._has_seen:
-            return
+            return given
         self._has_seen = True
         if missing := [term for term in self._terms if term not in given]:
             known = ", ".join(repr(name) for name in given if not str(name).startswith("_"))
@@ -108,6 +117,7 @@ class RowInfo:
                 f"{self._name} gives no reward term {', '.join(map(repr, missing))}, which learner.reward_weights has "
                 f"a weight for; it gives {known or 'none'}, and must give all of them in the first step"
             )
+        return given
 
     def _number(self, value: Any, where: str) -> float:
         try:

@@ -164,7 +164,7 @@ class VectorGroup:
             return
         self._add_metrics(info)
         if RowInfo.is_asked(outcome):
-            self._write_row_info(info, outcome)
+            self._write_row_info(info, outcome, np.logical_or(terminated, truncated))
         self._codec.write(observation, into.observation)
         self._checks.reward_batch(reward, outcome.reward, self._clock)
         np.copyto(outcome.terminated, terminated)
@@ -268,12 +268,12 @@ class VectorGroup:
         np.logical_or(outcome.terminated, lost, out=outcome.terminated)
         np.copyto(self._lives, lives)
 
-    def _write_row_info(self, info: Any, outcome: OutcomeView) -> None:
+    def _write_row_info(self, info: Any, outcome: OutcomeView, ended: Array) -> None:
         self._row_info.clear(outcome)
         self._row_info.write_rows(info, outcome)
         # With SAME_STEP the present entries of ended rows are those of the next episode's reset.
         if self._mode == "same_step" and isinstance(final := info.get("final_info"), dict):
-            self._row_info.write_rows(final, outcome)
+            self._row_info.write_rows(final, outcome, only=ended)
         self._row_info.clear(outcome, self._masked)
 
     def _add_metrics(self, info: Any) -> None:

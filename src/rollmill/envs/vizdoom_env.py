@@ -196,9 +196,10 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         frags, terms = self._status.take(self._variables, is_last=terminated or truncated)
         reward = frags if self._bots else reward
         self._total += reward
-        info: dict[str, Any] = {"reward_terms": terms}
+        # At every step, because a time limit of the run's may make it the last one.
+        info: dict[str, Any] = {"reward_terms": terms, "true_objective": self._total}
         if terminated or truncated:
-            info |= {"true_objective": self._total, "metrics": self._status.totals}
+            info["metrics"] = self._status.totals
         return self._observation(), reward, terminated, truncated, info
 
     def render(self) -> Any:

@@ -275,6 +275,7 @@ class Learner:
         if self._league is not None and other._league is not None:
             self._league.take_over(other._league)
         self.progress.generation += 1
+        self.progress.recent_episodes = []  # Those of the replaced weights.
         self.publish_if_newer()
 
     def finish(self) -> None:

@@ -119,6 +119,11 @@ class RunSteps:
         """The agent steps."""
         return self._counted if self.in_rounds else self._sum()
 
+    @property
+    def learned(self) -> int:
+        """The agent steps, those of the present round included."""
+        return self._sum()
+
     def begin_round(self) -> None:
         """Count the steps so far."""
         self._counted = self._sum()

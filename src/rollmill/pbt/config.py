@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollmill.learning.live_numbers import REWARD_WEIGHT, rule_of
+from rollmill.learning.live_numbers import NUMBERS, REWARD_WEIGHT, rule_of
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import (
     AT_LEAST_ZERO,
@@ -56,10 +56,10 @@ class PbtConfig(Checked, section="pbt"):
         share: Share of the policies that are the worst ones, and of those that are the best.
         gap: A policy is replaced only if the other's objective is larger by more than this.
         relative_gap: Likewise, by more than this share of the other's absolute objective.
-        mutate: Numbers that are mutated, of those that ``run.set`` takes. Of ``discount``, ``gae_lambda`` and Adam's
-            betas the distance from 1 is. "auto" is those of the paper that the algorithm and the optimiser have:
-            ``learning_rate``, ``entropy_coef``, ``adam_beta1`` and the weights of reward terms, which are called
-            ``reward_weight.NAME``.
+        mutate: Numbers that are mutated, of those that ``run.set`` takes. For ``discount``, ``gae_lambda`` and Adam's
+            betas the distance from 1 is mutated. "auto" is those of the paper that the algorithm and the optimiser have
+            and that are not 0: ``learning_rate``, ``entropy_coef``, ``adam_beta1`` and the weights of reward terms,
+            which are called ``reward_weight.NAME``.
         explore: "mutate": random factors. "pb2": a policy that is replaced gets the numbers that a bandit expects most
             of, and others keep theirs (:mod:`rollmill.pbt.bandit`); better for populations of fewer than ten.
         mutation_rate: Probability with which a number is mutated in an event.
@@ -87,12 +87,16 @@ class PbtConfig(Checked, section="pbt"):
     def __post_init__(self) -> None:
         """Check the names of numbers and their limits, too."""
         super().__post_init__()
-        names = AUTO_MUTATED if self.mutate == "auto" else self.mutate
+        names = () if self.mutate == "auto" else self.mutate
         if len(set(names)) < len(names):
             raise ConfigError(f"pbt.mutate={','.join(names)}: name each number once.")
+        for setting_name, given in (("pbt.mutate", names), ("pbt.limits", tuple(self.limits))):
+            for name in given:
+                if name not in NUMBERS and not name.startswith(REWARD_WEIGHT):
+                    raise ConfigError(
+                        f"{setting_name} has {name!r}: give names among {', '.join(NUMBERS)} and {REWARD_WEIGHT}NAME."
+                    )
         for name in self.limits:
-            if name not in names and not (self.mutate == "auto" and name.startswith(REWARD_WEIGHT)):
-                raise ConfigError(f"pbt.limits.{name}: this run mutates {', '.join(names)} (pbt.mutate).")
             self.limits_of(name)
 
     def limits_of(self, name: str) -> tuple[float, float]:

@@ -36,7 +36,7 @@ def _mean_objective(results: RecentResults) -> float:
     if len(given) < len(results.episodes) or any(map(math.isnan, given)):
         raise ValueError(
             "pbt.objective='true_objective', but the environment ended an episode without info['true_objective']: "
-            "give a number with the last step of every episode, or use another objective"
+            "give a number in every step, of which the last one counts, or use another objective"
         )
     return statistics.fmean(given)
 

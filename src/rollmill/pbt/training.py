@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ class PolicyMember:
         results: Its newest results, which the trainer adds to.
         numbers: Its numbers that are set.
         initial: Name -> value at the start, of the numbers that are mutated.
+        most: Name -> largest value that the algorithm takes, where there is one.
         next_event: Agent steps of the policy at which its next event is due.
         events: Its events so far.
         score: Its objective at its last event; None before.
@@ -44,6 +46,7 @@ class PolicyMember:
     numbers: LiveNumbers
     initial: Mapping[str, float]
     next_event: int
+    most: Mapping[str, float] = field(default_factory=dict)
     events: int = 0
     score: float | None = None
     base: float | None = None
@@ -53,6 +56,10 @@ class PolicyMember:
     def values(self) -> dict[str, float]:
         """The numbers that are mutated, as they are used now."""
         return {name: self.numbers.value(name, value) for name, value in self.initial.items()}
+
+    def set(self, values: Mapping[str, float]) -> None:
+        """Use these numbers from now on."""
+        self.numbers.set({name: min(value, self.most.get(name, math.inf)) for name, value in values.items()})
 
     def figures(self) -> dict[str, float | None]:
         """See :class:`rollmill.learning.learner.Member`."""
@@ -90,6 +97,7 @@ class PopulationTraining:
         seed: The run's seed.
         rating: Returns the rating of a policy; None without matches.
         record: Called with every event.
+        is_ending: Whether no further batch is learned from.
     """
 
     def __init__(
@@ -101,6 +109,7 @@ class PopulationTraining:
         seed: int,
         rating: Callable[[int], float | None],
         record: Callable[[PbtEvent], None],
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
         assert config.every != "auto"
         self._config = config
@@ -110,9 +119,12 @@ class PopulationTraining:
         self._seed = seed
         self._rating = rating
         self._record = record
+        self._is_ending = is_ending
 
     def between(self) -> None:
         """Run the events that are due; called when every learner is between two batches."""
+        if self._is_ending():
+            return  # Numbers and weights that nobody trains with would be in the last checkpoints.
         for policy, member in enumerate(self._members):
             if not member.events:
                 self._begin(policy, member)
@@ -122,7 +134,7 @@ class PopulationTraining:
     def _begin(self, policy: int, member: PolicyMember) -> None:
         """Give a policy its first numbers."""
         if self._config.vary and policy:
-            member.numbers.set(mutated(member.values, self._config, self._random(policy, member), rate=1.0))
+            member.set(mutated(member.values, self._config, self._random(policy, member), rate=1.0))
         self._finish(policy, member, "start", None, {})
 
     def _event(self, policy: int, member: PolicyMember) -> None:
@@ -143,13 +155,13 @@ class PopulationTraining:
         source = replacement(policy, scores, self._config, random)
         if source is None:
             if self._config.explore == "mutate":
-                member.numbers.set(mutated(member.values, self._config, random))
+                member.set(mutated(member.values, self._config, random))
             self._finish(policy, member, "mutated" if self._config.explore == "mutate" else "kept", None, scores)
             return
         other = self._members[source]
         self._learners[policy].become(self._learners[source])
         # Only now: what is copied must not undo the mutation.
-        member.numbers.set(self._explored(member, other, random))
+        member.set(self._explored(member, other, random))
         member.base = scores[source]
         member.results.clear()
         self._finish(policy, member, "replaced", other.name, scores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rollmill.learning.learner import Learner
@@ -10,7 +11,7 @@ from rollmill.learning.report import LearnerNote
 from rollmill.pbt.history import PbtEvent, append_event, cut_history
 from rollmill.pbt.training import PolicyMember, PopulationTraining
 from rollmill.regimes.setup import RunSetup
-from rollmill.settings.live_settings import live_numbers
+from rollmill.settings.live_settings import live_numbers, upper_end
 from rollmill.settings.pbt_checks import mutated_numbers
 
 
@@ -21,6 +22,8 @@ def member_of(run: RunSetup, policy: int, setup: LearnerSetup) -> PolicyMember |
         return None
     assert config.pbt.start != "auto", "settled when the environment is known"
     values = live_numbers(config.policies[policy])
+    policy_config = config.policies[policy]
+    most = {name: end for name in values if (end := upper_end(policy_config, name)) < math.inf}
     initial = {name: value for name in mutated_numbers(config) if (value := values[name]) is not None}
     return PolicyMember(
         config.population.names[policy],
@@ -29,6 +32,7 @@ def member_of(run: RunSetup, policy: int, setup: LearnerSetup) -> PolicyMember |
         setup.numbers,
         initial,
         config.pbt.start,
+        most,
     )
 
 
@@ -59,4 +63,5 @@ def population_training(
         seed=run.config.seed,
         rating=lambda policy: learners[policy].rating,
         record=record,
+        is_ending=lambda: setup.context.stop.is_set() or setup.run_steps.learned >= setup.plan.total_steps,
     )

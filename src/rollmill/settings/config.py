@@ -147,7 +147,7 @@ class Config(Checked):
     @property
     def reward_terms(self) -> tuple[str, ...]:
         """Names of the reward terms that learners weigh, in the order of their columns in slots."""
-        return () if self.in_replay else tuple(self.on_policy.reward_weights)
+        return () if self.in_replay else tuple(sorted(self.on_policy.reward_weights))
 
     @property
     def has_central_view(self) -> bool:

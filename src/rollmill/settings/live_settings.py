@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.learning.config import Adam
 from rollmill.learning.live_numbers import REWARD_WEIGHT
+
+MOST_SYMMETRIC_CLIP = 0.99
+"""1 - clip_range is the lower end of the ratio, and must be above 0."""
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
@@ -31,3 +35,11 @@ def live_numbers(config: Config) -> dict[str, float | None]:
     if isinstance(optimiser.method, Adam):
         found["adam_beta1"], found["adam_beta2"] = optimiser.method.betas
     return found
+
+
+def upper_end(config: Config, number: str) -> float:
+    """Return the largest value that a number may have in a policy's algorithm; infinity without one."""
+    algorithm = config.algorithm
+    if number == "clip_range" and isinstance(algorithm, OnPolicyConfig) and algorithm.clip_kind == "symmetric":
+        return MOST_SYMMETRIC_CLIP
+    return math.inf

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.learning.config import FixedSchedule
 from rollmill.learning.live_numbers import REWARD_WEIGHT
 from rollmill.pbt.config import AUTO_MUTATED
-from rollmill.settings.live_settings import live_numbers
+from rollmill.settings.live_settings import live_numbers, upper_end
 from rollmill.settings.value_checks import ConfigError
+from rollmill.storage.agent_roles import patterns_of
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
@@ -25,17 +28,45 @@ def check_pbt(config: Config) -> None:
     names, policies = config.population.names, config.policies
     if len(names) < 2:
         raise ConfigError("population.pbt=True with one policy: give several, for example --policies 4.")
-    for name, policy in zip(names, policies, strict=True):
-        if (policy.model, policy.algorithm_name, policy.optimiser.method.kind) != (
-            policies[0].model,
-            policies[0].algorithm_name,
-            policies[0].optimiser.method.kind,
-        ):
+    if config.pbt.every == "auto" and config.max_seconds is not None:
+        raise ConfigError(
+            f"pbt.every='auto' counts on total_steps, but max_seconds={config.max_seconds:g} may end the run long "
+            "before: give pbt.every, in agent steps of a policy."
+        )
+    roles = [patterns_of(config.policy, name) for name in names]
+    for name, policy, role in zip(names, policies, roles, strict=True):
+        if role != roles[0]:
+            raise ConfigError(
+                f"population.pbt=True, but policies {names[0]} and {name} play other agents (policy.NAME.agents): "
+                "their results cannot be compared. Let all policies play all agents."
+            )
+        if _kind(policy) != _kind(policies[0]):
             raise ConfigError(
                 f"population.pbt=True, but policies {names[0]} and {name} have other networks, algorithms or "
-                "optimisers: weights could not go from one to the other. Give them the same."
+                "optimisers: weights could not go from one to the other. Give them the same; they may begin with other "
+                f"values of {', '.join(live_numbers(policy))}."
             )
         _check_numbers(config, policy, name)
+    mutate = mutated_numbers(config)
+    for number in config.pbt.limits:
+        if number not in mutate:
+            raise ConfigError(
+                f"pbt.limits.{number}: this run mutates {', '.join(mutate)}; add the number to pbt.mutate, or leave "
+                "its limits out."
+            )
+        most = min(upper_end(policy, number) for policy in policies)
+        if config.pbt.limits_of(number)[1] > most:
+            raise ConfigError(f"pbt.limits.{number}={config.pbt.limits[number]!r}: give at most {most}.")
+
+
+def _kind(policy: Config) -> object:
+    """Return what must be the same for weights and optimisers to go from one policy to the other."""
+    algorithm = policy.algorithm
+    changing = {name for name in live_numbers(policy) if hasattr(algorithm, name)}
+    if isinstance(algorithm, OnPolicyConfig):
+        changing |= {"reward_weights"}
+    settings = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if f.name not in changing}
+    return policy.model, type(algorithm), settings, policy.optimiser.method.kind
 
 
 def mutated_numbers(config: Config) -> tuple[str, ...]:
@@ -43,7 +74,11 @@ def mutated_numbers(config: Config) -> tuple[str, ...]:
     if config.pbt.mutate != "auto":
         return config.pbt.mutate
     known = live_numbers(config.policies[0])
-    return tuple(name for name in known if name in AUTO_MUTATED or name.startswith(REWARD_WEIGHT))
+    return tuple(
+        name
+        for name, value in known.items()
+        if (name in AUTO_MUTATED or name.startswith(REWARD_WEIGHT)) and value != 0  # No factor changes 0.
+    )
 
 
 def _check_numbers(config: Config, policy: Config, name: str) -> None:
@@ -57,6 +92,11 @@ def _check_numbers(config: Config, policy: Config, name: str) -> None:
             )
         if known[number] is None and number == "max_grad_norm":
             raise ConfigError("pbt.mutate has max_grad_norm, but learner.max_grad_norm is None: give it a value.")
+        if known[number] == 0 and config.pbt.mutate != "auto":
+            raise ConfigError(
+                f"pbt.mutate has {number}, but policy {name} begins with 0, which no factor changes: give it another "
+                "value."
+            )
     schedule = policy.optimiser.schedule
     if "learning_rate" in mutate and schedule != FixedSchedule():
         raise ConfigError(

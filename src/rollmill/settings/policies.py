@@ -63,7 +63,7 @@ def check_policies(config: Config) -> None:
     for name in names if config.policy else ():
         source_of(config, name)
         own = config_of_policy(config, name)
-        if own.reward_terms != config.reward_terms:
+        if sorted(own.reward_terms) != sorted(config.reward_terms):
             raise ConfigError(
                 f"policy.{name}: it has weights for the reward terms {', '.join(own.reward_terms)}, the run for "
                 f"{', '.join(config.reward_terms) or 'none'}: give each term a weight in learner.reward_weights, too."
