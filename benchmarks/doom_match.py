@@ -3,8 +3,9 @@
     python benchmarks/doom_match.py --players 2 4 --seconds 20 --json
     python benchmarks/doom_match.py --matches 1000 --kills 50
 
-Both ways advance the same engines, maps and rules, tic by tic, in turns of a second each; a step is four tics. A thread
-for each player with a barrier after each tic is how Sample Factory 2.1.1 steps its matches
+Both ways advance engines with the same maps and rules, tic by tic, in turns; a step is four tics. As in training, every
+core has a match (``--processes``); threads that wait for each other would otherwise use cores that are idle here. A
+thread for each player with a barrier after each tic is how Sample Factory 2.1.1 steps its matches
 (sf_examples/vizdoom/doom/multiplayer).
 
 With ``--matches`` a group plays so many short matches of four while engines are killed at random moments; matches are
@@ -19,6 +20,7 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -37,6 +39,7 @@ from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import own_views
 
 SKIP = 4
+_ROUNDS = 3
 
 
 class Threads:
@@ -90,37 +93,46 @@ def speed(games: list[Any], seconds: float, tic: Callable[..., None], choose: Ca
     return steps / (time.monotonic() - began)
 
 
-def compare(players: int, seconds: float) -> dict[str, Any]:
-    """Measure both ways, in turns of a second."""
+def speed_of_match(players: int, seconds: float, *, with_threads: bool) -> float:
+    """Build a match and return its player-steps a second."""
     chosen = scenario("deathmatch", packaged=str(vizdoom.scenarios_path), players=players)
-    # A match for each, because the host may be late after the threads have played.
-    matches = [DoomMatch(chosen, players=players) for _ in range(2)]
-    for match in matches:
-        match.reset(seed=1)
-        space = match.action_space("player_0")
-        for _ in range(20):  # The first tics are taken with care.
-            match.step({agent: space.sample() for agent in match.possible_agents})
-    alone, threaded = (match._games for match in matches)
-    random = np.random.default_rng(0)
-    buttons = len(chosen.buttons)
+    match = DoomMatch(chosen, players=players)
+    match.reset(seed=1)
+    space = match.action_space("player_0")
+    for _ in range(20):  # The first tics are taken with care.
+        match.step({agent: space.sample() for agent in match.possible_agents})
+    games, random, buttons = match._games, np.random.default_rng(0), len(chosen.buttons)
 
     def choose() -> list[float]:
         return [*random.integers(0, 2, buttons - 1).astype(float).tolist(), float(random.uniform(-12, 12))]
 
     def host_first(*, looks: bool) -> None:
-        for game in alone:
+        for game in games:
             game.advance_action(1, looks)
 
-    threads = Threads(threaded)
+    threads = Threads(games) if with_threads else None
+    found = speed(games, seconds, host_first if threads is None else threads.tic, choose)
+    if threads is not None:
+        threads.close()
+    match.close()
+    return found
+
+
+def compare(players: int, seconds: float, processes: int) -> dict[str, Any]:
+    """Measure both ways in turns, each with a match in so many processes at a time."""
     found: dict[str, list[float]] = {"host first": [], "threads": []}
-    for _ in range(max(1, round(seconds / 2))):
-        found["host first"].append(speed(alone, 1.0, host_first, choose))
-        found["threads"].append(speed(threaded, 1.0, threads.tic, choose))
-    threads.close()
-    for match in matches:
-        match.close()
+    for turn in range(_ROUNDS):
+        for way in ("host first", "threads") if turn % 2 == 0 else ("threads", "host first"):
+            command = [sys.executable, __file__, "--one", way, "--players", str(players)]
+            command += ["--seconds", str(seconds / (2 * _ROUNDS))]
+            started = [
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                for _ in range(processes)
+            ]
+            found[way].append(sum(float(each.communicate()[0].split()[-1]) for each in started))
     medians = {name: statistics.median(values) for name, values in found.items()}
-    return {"players": players, **medians, "ratio": medians["host first"] / medians["threads"]}
+    ratio = medians["host first"] / medians["threads"]
+    return {"players": players, "processes": processes, **medians, "ratio": ratio}
 
 
 def play_with_faults(matches: int, kills: int) -> dict[str, Any]:
@@ -179,13 +191,20 @@ def main() -> int:
     parser.add_argument("--players", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seconds", type=float, default=20.0, help="for each number of players")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--processes", type=int, help="matches at a time (default: one for each core)")
+    parser.add_argument("--one", choices=("host first", "threads"), help=argparse.SUPPRESS)
     parser.add_argument("--matches", type=int, help="play so many matches with faults instead")
     parser.add_argument("--kills", type=int, default=50, help="engines that are killed in them")
     arguments = parser.parse_args()
     if arguments.matches is not None:
         print(json.dumps(play_with_faults(arguments.matches, arguments.kills)))
         return 0
-    results = [compare(players, arguments.seconds) for players in arguments.players]
+    if arguments.one is not None:
+        threaded = arguments.one == "threads"
+        print(speed_of_match(arguments.players[0], arguments.seconds, with_threads=threaded))
+        return 0
+    cores = arguments.processes or len(os.sched_getaffinity(0))
+    results = [compare(players, arguments.seconds, cores) for players in arguments.players]
     for result in () if arguments.json else results:
         print(result)
     print(json.dumps({str(result["players"]): result for result in results}))
