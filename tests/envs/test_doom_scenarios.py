@@ -143,4 +143,6 @@ def test_battle_trains_with_its_preset(tmp_path: Path) -> None:
     small = {"num_envs": 4, "rollout_length": 16, "learner.batch_size": 64, "learner.minibatches": 2}
     run = rollmill.train("vizdoom/battle", run_dir=tmp_path / "run", total_steps=256, quiet=True, **small)
     assert run.agent_steps >= 256
-    assert rollmill.make_config("vizdoom/battle", {}).reward_terms[0] == "health_gain"
+    assert rollmill.make_config("vizdoom/battle", {}).reward_terms == (
+        *("ammo_gain", "ammo_loss", "health_gain", "health_loss"),
+    )
