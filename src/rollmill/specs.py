@@ -25,7 +25,7 @@ A slot holds ``T`` steps of one group of ``B`` rows (a row is one agent of one e
     [T, B]           terminated, truncated      whether the episode ended *with* r_t
     [T, B]           valid                      whether (x_t, a_t, r_t, x_{t+1}) is a transition to learn from
     [T, B]           episode_return, _length    of the episode that ended with r_t; NaN and 0 elsewhere
-    [T, B]           episode_objective          what it was worth by the task's own measure, where somebody asks
+    [T, B]           episode_objective          what it was worth by the task's own measure, if it is needed
     [B, S]           rnn_state                  recurrent state before x_0 (before ``reset[0]`` is applied)
 
 Autoreset is NEXT_STEP for every environment, whatever its own mode: when the episode ends with r_t, ``x_{t+1}`` is the

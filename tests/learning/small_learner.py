@@ -1,4 +1,4 @@
-"""A learner of a small network, with complete slots that nobody has to collect."""
+"""A learner of a small network, with slots that are complete from the start."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _PAPER_MAPS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What the engine is told.
+    """Settings of the engine for a scenario.
 
     Attributes:
         wad: Path of the map's file.

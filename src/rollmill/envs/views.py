@@ -41,7 +41,7 @@ class OutcomeView(NamedTuple):
         episode_length: int32 ``[B]``: its length in agent steps, 0 elsewhere.
         reward_terms: float32 ``[B, R]``: parts of the reward that learners weigh; None without any.
         episode_objective: float32 ``[B]``: what the episode that ended with this step was worth by the task's own
-            measure, NaN where that was not given; None if nobody asks for it.
+            measure, NaN where that was not given; None if it is not needed.
     """
 
     reward: Array

@@ -88,8 +88,7 @@ def maker(config: EnvConfig) -> Maker:
     options = config.vizdoom
     chosen = None
     if name in SCENARIOS:
-        of_match = {"wad": options.wad, "bots": options.bots, "players": options.players}
-        chosen = scenario(name, packaged=_scenarios_path(), **of_match)  # type: ignore[arg-type]  # mixed values
+        chosen = scenario(name, packaged=_scenarios_path(), wad=options.wad, bots=options.bots, players=options.players)
     elif (options.wad, options.bots, options.players) != (None, None, None):
         raise UnknownEnvironment(f"vizdoom/{name} is no match: leave out env.vizdoom.wad, bots and players")
     frameskip = config.frameskip or (_DEFAULT_FRAMESKIP if chosen is None else chosen.frameskip)

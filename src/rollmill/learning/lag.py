@@ -73,7 +73,7 @@ def admitted(
     statistics: LagStatistics,
     oldest: int = 0,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Select the samples to learn from: valid within the lag limit, and of the present generation.
+    """Select the samples to learn from: valid, within the lag limit, and of the present generation.
 
     Args:
         valid: bool ``[T, N]``.

@@ -266,7 +266,7 @@ class ReplayTrainer:
         return 0.0, 1.0
 
     def take_over(self, other: Trainer, *, first_version: int) -> None:
-        """See :class:`rollmill.learning.learner.Trainer`; steps in the replay stay, whoever has collected them."""
+        """See :class:`rollmill.learning.learner.Trainer`; all steps stay in the replay."""
         assert isinstance(other, ReplayTrainer)
         self._account.take_over(other._account)
 

@@ -60,8 +60,8 @@ class PbtConfig(Checked, section="pbt"):
             betas the distance from 1 is mutated. "auto" is those of the paper that the algorithm and the optimiser have
             and that are not 0: ``learning_rate``, ``entropy_coef``, ``adam_beta1`` and the weights of reward terms,
             which are called ``reward_weight.NAME``.
-        explore: "mutate": random factors. "pb2": a policy that is replaced gets the numbers that a bandit expects most
-            of, and others keep theirs (:mod:`rollmill.pbt.bandit`); better for populations of fewer than ten.
+        explore: "mutate": random factors. "pb2": a policy that is replaced gets the numbers for which a bandit predicts
+            the largest gain, and others keep theirs (:mod:`rollmill.pbt.bandit`); for populations of fewer than ten.
         mutation_rate: Probability with which a number is mutated in an event.
         factor: A mutated number is multiplied or divided by it, or by a random factor of a range "1.1,1.5".
         limits: Smallest and largest value of a mutated number: ``pbt.limits.learning_rate=1e-5,1e-2``. Without, "pb2"

@@ -124,7 +124,7 @@ class PopulationTraining:
     def between(self) -> None:
         """Run the events that are due; called when every learner is between two batches."""
         if self._is_ending():
-            return  # Numbers and weights that nobody trains with would be in the last checkpoints.
+            return  # The last checkpoints would have weights and numbers that are not trained any more.
         for policy, member in enumerate(self._members):
             if not member.events:
                 self._begin(policy, member)

@@ -18,7 +18,8 @@ class EpisodeEnd:
     Attributes:
         episode_return: Its undiscounted raw return.
         episode_length: Its length in agent steps.
-        objective: What it was worth by the task's own measure, NaN if the environment did not say; None if nobody asks.
+        objective: What it was worth by the task's own measure, NaN if the environment did not give it; None if it is
+            not needed.
     """
 
     episode_return: float
