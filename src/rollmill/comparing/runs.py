@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rollmill.comparing.methods import differing_settings, labels, settings_of_run
-from rollmill.evaluation.human_scores import human_normalised
 from rollmill.reporting.metrics import read_metrics
 from rollmill.reporting.plots import curve_of
+from rollmill.scores import human_normalised
 from rollmill.settings.options import flatten
 from rollmill.settings.run_config import load_config
 from rollmill.storage.evaluations import EvaluationQueue
