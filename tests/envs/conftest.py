@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium
@@ -11,6 +14,8 @@ from gymnasium import spaces
 
 from rollmill.envs.views import ObservationView, OutcomeView
 from rollmill.specs import ActionSpec, ArraySpec
+
+DMLAB = str(Path(__file__).parent / "dmlab_stand_in")
 
 
 class CountingEnv(gymnasium.Env):
@@ -125,3 +130,22 @@ def harness():
         run=run,
         array=lambda *shape, dtype="float32": ArraySpec(shape=shape, dtype=dtype),
     )
+
+
+@pytest.fixture(scope="session")
+def dmlab_stand_in():
+    """The stand-in for DeepMind Lab, loaded once, because :mod:`rollmill.envs.dmlab_env` keeps what it imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DMLAB)
+        module = importlib.import_module("deepmind_lab")
+        del sys.modules["deepmind_lab"]
+        return module
+
+
+@pytest.fixture
+def lab(dmlab_stand_in, monkeypatch):
+    """The class ``Lab`` of a stand-in for DeepMind Lab, which this process and those that it starts can import."""
+    monkeypatch.syspath_prepend(DMLAB)
+    monkeypatch.setitem(sys.modules, "deepmind_lab", dmlab_stand_in)
+    dmlab_stand_in.Lab.made.clear()
+    return dmlab_stand_in.Lab
