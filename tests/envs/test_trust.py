@@ -15,7 +15,7 @@ import pytest
 
 import rollmill
 from rollmill.cli import main
-from rollmill.envs.config import EnvConfig
+from rollmill.envs.config import DmlabOptions, EnvConfig
 from rollmill.envs.trust import named_code
 from rollmill.runtime import signatures
 from rollmill.runtime.arena import NotEnoughMemory
@@ -188,6 +188,12 @@ def test_processes_of_a_resumed_run_import_nothing_from_the_folder(
         ({"name": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}}, ""),
         ({"name": "mujoco/HalfCheetah-v5", "kwargs": {"ctrl_cost_weight": 0.2}}, ""),
         ({"name": "atari/pong", "kwargs": {"img_height": 20}}, ""),
+        (
+            {"name": "dmlab/rooms_watermaze", "dmlab": DmlabOptions(level_cache="/tmp/maps")},
+            "maps from the folder '/tmp",
+        ),
+        ({"name": "dmlab/rooms_watermaze", "kwargs": {"settings": {"levelDirectory": "a"}}}, "the argument settings="),
+        ({"name": "dmlab/rooms_watermaze", "dmlab": DmlabOptions(width=40)}, ""),
         ({"name": "vizdoom/basic"}, ""),
         ({"name": "minigrid/MiniGrid-DoorKey-5x5-v0", "kwargs": {"direction": False}}, ""),
         ({"name": "envpool/Pong-v5"}, ""),

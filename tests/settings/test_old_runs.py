@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import rollmill
 from rollmill.cli.program import main
+from rollmill.envs.config import DmlabOptions
 from rollmill.reporting.metrics import read_metrics
 from rollmill.settings.options import flatten
 from rollmill.settings.run_config import load_config
@@ -43,6 +45,7 @@ def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
         "learner.reward_weights",
     }
     added |= {"env.vizdoom.wad", "env.vizdoom.bots", "env.vizdoom.players"}
+    added |= {f"env.dmlab.{field.name}" for field in fields(DmlabOptions)}
     assert {key for key in loaded.keys() - saved.keys() if not key.startswith(("population.", "pbt."))} <= added
     for key in loaded.keys() & saved.keys():
         value = loaded[key]

@@ -35,6 +35,7 @@ def test_the_users_script_is_imported_and_no_module_of_rollmill(
         ("env.name", "gym/Acrobot-v1"),
         ("env.atari.frame_stack", 1),
         ("env.vizdoom.measurements", True),
+        ("env.dmlab.extended_actions", True),
     ],
 )
 def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, value: object) -> None:

@@ -71,15 +71,53 @@ class VizdoomOptions(Checked, section="env.vizdoom"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DmlabOptions(Checked, section="env.dmlab"):
+    """How a level of DeepMind Lab is presented (``dmlab/<level>``).
+
+    The defaults are IMPALA's (Espeholt et al. 2018, arXiv:1802.01561) and those of the Sample Factory paper (Petrenko
+    et al. 2020, arXiv:2006.11751, section A.1): frames of 96x72 pixels, RGB, no frame stack.
+
+    Attributes:
+        width: Width of the observation in pixels.
+        height: Height of the observation in pixels.
+        renderer: ``"software"`` renders on the CPU, ``"hardware"`` on a GPU, for which the engine must have been built.
+        extended_actions: The 15 actions of Hessel et al. (2019), with which the paper trains DMLab-30, instead of
+            IMPALA's nine.
+        instructions: Also give the level's instruction, as hashed words in a vector of bytes named ``"instructions"``;
+            images are then named ``"obs"``. ``"auto"`` gives it in the ``language_...`` levels; True in all, so that
+            all have the same observations.
+        reward_clip: Clip rewards smoothly to (-1.5, 5), as IMPALA does. Reported returns are then those of clipped
+            rewards. Leave it out with an on-policy algorithm, where ``learner.reward_weights.clip=1`` clips what is
+            learned from alone.
+        level_cache: Folder in which generated maps are kept; None generates the map of each episode. Its maps are
+            loaded by the engine: use a folder that only trusted users can write.
+        level_seeds: Number of different seeds that episodes of a level have, so that their maps can be found in the
+            cache again; None is the engine's 2^31.
+        dataset_path: Folder of the pictures that some ``psychlab_...`` levels show (``brady_konkle_oliva2008``).
+    """
+
+    width: int = setting(96, integer(1), "(pixels)")
+    height: int = setting(72, integer(1), "(pixels)")
+    renderer: Literal["software", "hardware"] = "software"
+    extended_actions: bool = False
+    instructions: Literal["auto"] | bool = "auto"
+    reward_clip: bool = False
+    level_cache: str | None = None
+    level_seeds: int | None = setting(None, integer(1), "for as many as the engine has")
+    dataset_path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvConfig(Checked, section="env"):
     """The environment of a run.
 
     Attributes:
         name: A name given to ``register_env``, ``<family>/<id>`` with family one of ``atari``, ``vizdoom``, ``gym``,
-            ``mujoco``, ``minigrid``, ``envpool``, ``pettingzoo``, ``mpe``, or a bare Gymnasium id.
+            ``mujoco``, ``minigrid``, ``envpool``, ``pettingzoo``, ``mpe``, ``dmlab``, or a bare Gymnasium id.
         kwargs: Passed to the environment's constructor.
-        frameskip: Simulator frames for each agent step; None takes the family's default (4 for Atari and VizDoom) or
-            what was registered. For environments whose step we do not control it only says how frames are counted.
+        frameskip: Simulator frames for each agent step; None takes the family's default (4 for Atari, VizDoom and
+            DeepMind Lab) or what was registered. For environments whose step we do not control it only says how frames
+            are counted.
         max_episode_steps: Time limit in agent steps; None keeps the environment's own.
         imports: Modules to import first, which register environments of the user's.
         vector: True takes the native vector environment (a Gymnasium id's ``vector_entry_point``), False steps Python
@@ -91,6 +129,7 @@ class EnvConfig(Checked, section="env"):
         check_finite: Look for NaN and infinity in float observations and rewards after every group step.
         atari: Options of ``atari/...``.
         vizdoom: Options of ``vizdoom/...``.
+        dmlab: Options of ``dmlab/...``.
     """
 
     name: str
@@ -104,6 +143,7 @@ class EnvConfig(Checked, section="env"):
     check_finite: bool = True
     atari: AtariOptions = field(default_factory=AtariOptions)
     vizdoom: VizdoomOptions = field(default_factory=VizdoomOptions)
+    dmlab: DmlabOptions = field(default_factory=DmlabOptions)
 
     def __post_init__(self) -> None:
         """Refuse values that no environment could follow."""

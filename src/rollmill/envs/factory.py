@@ -40,7 +40,7 @@ from rollmill.envs.vector_group import VectorGroup, own_seeds
 from rollmill.envs.views import SavableGroup
 from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead, EnvSpec, FrameStack
 
-FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool", "pettingzoo", "mpe")
+FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool", "pettingzoo", "mpe", "dmlab")
 # Families whose environments another family's module makes.
 _MODULES = {"mujoco": "gym", "mpe": "pettingzoo"}
 

@@ -18,8 +18,8 @@ _OWN_ENTRY_POINTS = ("gymnasium.envs.", "ale_py.", "minigrid.")
 def named_code(env: EnvConfig) -> str:
     """Describe the code that an environment's configuration runs; empty for built-in environments.
 
-    A built-in environment with numeric arguments runs only installed packages. Text is not accepted, because for some
-    environments it is a path, a module or a class.
+    A built-in environment with numeric arguments, and without a folder of maps, runs only installed packages. Text is
+    not accepted, because for some environments it is a path, a module or a class.
     """
     if env.imports:
         return f"it imports {', '.join(env.imports)} (env.imports), which runs code"
@@ -28,6 +28,11 @@ def named_code(env: EnvConfig) -> str:
             return (
                 f"it gives the environment {env.name!r} the argument {key}={value!r} (env.kwargs), which may run code"
             )
+    if env.name.startswith("dmlab/") and env.dmlab.level_cache is not None:
+        return (
+            f"it gives the environment {env.name!r} maps from the folder {env.dmlab.level_cache!r} "
+            "(env.dmlab.level_cache), which may hold anything"
+        )
     if not _is_built_in(env.name):
         return f"it names the environment {env.name!r}, which is not a built-in one (env.name) and runs code"
     return ""

@@ -33,6 +33,7 @@ _FIXED_OF_ALGORITHMS = (
 _SEEN_OF_FAMILY = {
     "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
     "vizdoom": ("width", "height", "measurements"),
+    "dmlab": ("width", "height", "extended_actions", "instructions"),
 }
 
 

@@ -16,8 +16,8 @@ FAMILIES = {
 }
 
 
-def test_there_are_thirteen_reference_settings():
-    assert len(FAMILIES) == 13
+def test_there_are_fourteen_reference_settings():
+    assert len(FAMILIES) == 14
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -52,6 +52,33 @@ def test_what_is_kept_of_the_papers_table_a5():
         "model.core_size": 512,
     }
     assert table.items() <= dict(families.VIZDOOM).items()
+
+
+def test_what_is_kept_of_the_paper_for_deepmind_lab():
+    # Table A.5, section A.2 (IMPALA's network), and Sample Factory's reward wrapper.
+    table = {
+        "learner.learning_rate": 1e-4,
+        "learner.discount": 0.99,
+        "learner.optimiser": "adam",
+        "learner.adam_eps": 1e-6,
+        "learner.max_grad_norm": 4.0,
+        "rollout_length": 32,
+        "learner.batch_size": 2048,
+        "learner.epochs": 1,
+        "learner.minibatches": 1,
+        "learner.advantage": "vtrace",
+        "learner.vtrace_rho": 1.0,
+        "learner.vtrace_c": 1.0,
+        "learner.clip_kind": "reciprocal",
+        "learner.clip_range": 0.1,
+        "learner.entropy_coef": 0.003,
+        "learner.value_coef": 0.5,
+        "learner.reward_weights": {"clip": 1.0},
+        "model.encoder": "impala",
+        "model.core": "lstm",
+        "model.core_size": 256,
+    }
+    assert table.items() <= dict(families.DMLAB).items()
 
 
 def test_derived_references_change_only_what_they_say():

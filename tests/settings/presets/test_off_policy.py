@@ -76,6 +76,12 @@ def test_replays_of_pictures_are_small():
             assert off_policy_overrides(algorithm, name)["replay.capacity"] == 100_000
 
 
+def test_levels_of_deepmind_lab_are_learned_from_as_other_pictures_are():
+    for algorithm in ("dqn", "sac"):
+        mine, others = (off_policy_overrides(algorithm, name) for name in ("dmlab/rooms_watermaze", "vizdoom/basic"))
+        assert mine == others
+
+
 def test_presets_are_not_changed():
     before = dict(resolve("gym/CartPole-v1").overrides)
     off_policy_overrides("dqn", "gym/CartPole-v1")

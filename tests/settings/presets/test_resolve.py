@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import warnings
 
 import pytest
@@ -107,7 +108,10 @@ def test_a_preset_without_its_package_says_what_to_install(monkeypatch):
     assert "gym/CartPole-v1" in names
     assert "gym/LunarLander-v3" not in names
     assert not any(name.startswith("mujoco/") for name in names)
-    assert missing_families() == {"mujoco": f"MuJoCo is not installed: {install_command('mujoco')}"}
+    monkeypatch.setitem(sys.modules, "deepmind_lab", None)
+    missing = missing_families()
+    assert missing.keys() == {"mujoco", "dmlab"}
+    assert missing["mujoco"] == f"MuJoCo is not installed: {install_command('mujoco')}"
 
 
 def test_what_mujoco_does_not_simulate_is_no_preset_of_its():

@@ -155,6 +155,29 @@ VIZDOOM_SELF_PLAY: Overrides = {
     },
 }
 
+# DeepMind Lab: the Sample Factory paper. What it states for DMLab-30 (section A.2) is the network of IMPALA, of which
+# its version 2 (sf_examples/dmlab/dmlab_params.py) has the residual encoder and the LSTM of 256, and the actions, which
+# resolve.py sets. What it calls the basic hyperparameters of all its experiments is table A.5. Clipped rewards are its
+# code's and IMPALA's. The rest is VizDoom's. Nothing of this was trained here: the engine could not be had.
+DMLAB: Overrides = {
+    **VIZDOOM,
+    "learner.minibatches": 1,
+    "learner.advantage": "vtrace",
+    "learner.vtrace_rho": 1.0,
+    "learner.vtrace_c": 1.0,
+    "learner.clip_kind": "reciprocal",
+    "learner.clip_range": 0.1,
+    "learner.value_coef": 0.5,
+    "learner.entropy_coef": 0.003,
+    "learner.learning_rate": 1e-4,
+    "learner.reward_weights": {"clip": 1.0},
+    "model.encoder": "impala",
+    "model.core": "lstm",
+    "model.core_size": 256,
+    # Hashed words are 0 or 1, and Sample Factory leaves them as they are, too.
+    "model.normalise_observations": False,
+}
+
 # MuJoCo: Sample Factory's mujoco_params.py (version 2.1), of which we take rollout, batch, discount, lambda, clipping,
 # coefficients, gradient norm and the normalisers. Network from Stable-Baselines3's rl-zoo (hyperparams/ppo.yml,
 # HalfCheetah, Hopper, Walker2d and Ant: separate critic, 256x256 ReLU units, small initial noise), with a standard

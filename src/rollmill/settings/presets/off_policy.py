@@ -213,7 +213,7 @@ def off_policy_overrides(algorithm: str, preset: str) -> Overrides:
 
 def _of_family(preset: str) -> Overrides:
     # A million pictures take tens of gigabytes.
-    pictures = ("atari/", "vizdoom/", "pettingzoo/atari/")
+    pictures = ("atari/", "vizdoom/", "dmlab/", "pettingzoo/atari/")
     return {"replay.capacity": 100_000} if preset.startswith(pictures) else {}
 
 
@@ -221,7 +221,7 @@ def _shows_pictures(preset: str) -> bool:
     """Whether the preset's family is known to have images as observations."""
     family, _, name = preset.partition("/")
     if family != "envpool":
-        return family == "vizdoom" or preset.startswith("pettingzoo/atari/")
+        return family in ("vizdoom", "dmlab") or preset.startswith("pettingzoo/atari/")
     from rollmill.envs import envpool
 
     return envpool.kind(name) in ("atari", "vizdoom")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from rollmill.envs.config import EnvConfig, VizdoomOptions
+from rollmill.envs.config import DmlabOptions, EnvConfig, VizdoomOptions
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import find_registration, registrations
 from rollmill.settings.presets import families
@@ -33,8 +33,8 @@ def resolve(name: str) -> Preset:
 
     Args:
         name: ``<family>/<id>`` with family one of ``atari``, ``vizdoom``, ``gym``, ``mujoco``, ``minigrid``,
-            ``envpool``, ``pettingzoo``, ``mpe``; a name given to ``register_env``; or a bare Gymnasium id. Modules that
-            register environments must have been imported.
+            ``envpool``, ``pettingzoo``, ``mpe``, ``dmlab``; a name given to ``register_env``; or a bare Gymnasium id.
+            Modules that register environments must have been imported.
 
     Raises:
         UnknownEnvironment: No such preset; the message suggests similar names.
@@ -66,7 +66,7 @@ def missing_families() -> dict[str, str]:
 
 
 def _ids(missing: dict[str, str] | None = None) -> dict[str, list[str]]:
-    from rollmill.envs import atari, envpool, gym, minigrid, pettingzoo, vizdoom
+    from rollmill.envs import atari, dmlab, envpool, gym, minigrid, pettingzoo, vizdoom
 
     found: dict[str, list[str]] = {}
     for family, ids in (
@@ -78,6 +78,7 @@ def _ids(missing: dict[str, str] | None = None) -> dict[str, list[str]]:
         ("envpool", envpool.ids),
         ("pettingzoo", pettingzoo.ids),
         ("mpe", pettingzoo.mpe_ids),
+        ("dmlab", dmlab.ids),
     ):
         try:
             found[family] = ids()
@@ -185,6 +186,14 @@ def _pettingzoo(name: str, id: str) -> Preset:
     return Preset(name=name, env=EnvConfig(name=name), overrides=overrides)
 
 
+def _dmlab(name: str, id: str) -> Preset:
+    from rollmill.envs.dmlab import check_level
+
+    check_level(id)
+    env = EnvConfig(name=name, dmlab=DmlabOptions(extended_actions=True))
+    return Preset(name=name, env=env, overrides=families.DMLAB)
+
+
 _FAMILIES = {
     "atari": _atari,
     "vizdoom": _vizdoom,
@@ -194,4 +203,5 @@ _FAMILIES = {
     "envpool": _envpool,
     "pettingzoo": _pettingzoo,
     "mpe": _pettingzoo,
+    "dmlab": _dmlab,
 }
