@@ -31,19 +31,27 @@ def test_a_number_of_policies_is_refused() -> None:
         population.run("gym/CartPole-v1", seconds=1.0, overrides={"policies": 3})
 
 
-def test_a_policys_speed_is_that_between_its_batches() -> None:
-    arrivals = population.Arrivals()
-    for time_s, a, b in [(1, 0, 10), (2, 20, 10), (3, 20, 20), (4, 40, 30), (6, 60, 30), (7, 60, 40), (9, 80, 40)]:
+def reports(arrivals: population.Arrivals, *rows: tuple[int, int, int]) -> None:
+    for time_s, a, b in rows:
         figures = {"policy/a/agent_steps": float(a), "policy/b/agent_steps": float(b), "policy/a/rating": 1.0}
         arrivals.take(LearnerReport(agent_steps=a + b, figures=figures), float(time_s))
-    # After two batches of each: a learned 20 from the 6th to the 9th second, b 10 from the 4th to the 7th.
-    assert arrivals.steps_per_second == pytest.approx(20 / 3 + 10 / 3)
-    assert arrivals.have_lasted(1.0)
-    assert not arrivals.have_lasted(1.5)
 
 
-def test_too_few_batches_are_no_measurement() -> None:
-    arrivals = population.Arrivals()
-    arrivals.take(LearnerReport(agent_steps=5), 1.0)
+def test_a_policys_speed_is_that_between_its_batches() -> None:
+    arrivals = population.Arrivals(3.0)
+    reports(arrivals, (1, 10, 0), (2, 20, 0), (3, 20, 10))
+    assert not arrivals.is_complete
+    reports(arrivals, (4, 40, 10), (5, 40, 20), (6, 60, 20))
+    # From its last batch before the third second: a learned 40 from the 2nd to the 6th, b 10 from the 3rd to the 5th.
+    assert arrivals.steps_per_second == pytest.approx(40 / 4 + 10 / 2)
+    assert arrivals.is_complete
+
+
+def test_a_policy_without_a_batch_is_waited_for_but_not_for_ever() -> None:
+    arrivals = population.Arrivals(1.0)
+    reports(arrivals, (1, 10, 10), (2, 20, 10), (3, 30, 10))
+    assert not arrivals.is_complete
+    reports(arrivals, (4, 40, 10))
+    assert arrivals.is_complete
     with pytest.raises(TooShortError):
         _ = arrivals.steps_per_second

@@ -26,31 +26,48 @@ COUNTS = (1, 4, 8, 12)
 _ENVS_PER_POLICY = 16
 _ROUNDS = 3
 _LOOK_EVERY_S = 2.0
-_WARM_UP_BATCHES = 2
+_PATIENCE = 3.0
 
 
 class Arrivals:
-    """When the batches of each policy were learned, after a few of each."""
+    """When the batches of each policy were learned.
 
-    def __init__(self) -> None:
-        self._steps: dict[str, list[tuple[float, int]]] = {}
+    The measurement begins when every policy has learned from a batch, and each policy is measured from its last batch
+    before that.
+
+    Args:
+        seconds: Of the measurement.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: dict[str, list[tuple[float, int]]] = {}
         self._begins_at: float | None = None
+        self._now = 0.0
 
     def take(self, report: LearnerReport, time_s: float) -> None:
         """Receive a report of the run."""
         now = {name: int(value or 0) for name, value in report.figures.items() if name.endswith("/agent_steps")}
         for name, steps in (now or {"": report.agent_steps}).items():
-            seen = self._steps.setdefault(name, [])
+            seen = self._seen.setdefault(name, [])
             if steps and (not seen or steps > seen[-1][1]):
+                if self._begins_at is None:
+                    seen.clear()
                 seen.append((time_s, steps))
-        if self._begins_at is None and all(len(seen) > _WARM_UP_BATCHES for seen in self._steps.values()):
+        if self._begins_at is None and all(self._seen.values()):
             self._begins_at = time_s
+        self._now = time_s
 
-    def have_lasted(self, seconds: float) -> bool:
-        """Whether every policy's batches have arrived for this long, after the first ones."""
-        return self._begins_at is not None and all(
-            seen[-1][0] - self._begins_at >= seconds for seen in self._steps.values()
-        )
+    @property
+    def is_complete(self) -> bool:
+        """Whether the seconds are over, and each policy has learned from a batch in them.
+
+        A policy that draws few environments is waited for, but only for three times the seconds.
+        """
+        if self._begins_at is None:
+            return False
+        lasted = self._now - self._begins_at
+        return lasted >= self._seconds * (1.0 if all(len(seen) > 1 for seen in self._seen.values()) else _PATIENCE)
 
     @property
     def steps_per_second(self) -> float:
@@ -60,11 +77,10 @@ class Arrivals:
             TooShortError: A policy has learned from too few batches.
         """
         total = 0.0
-        for seen in self._steps.values():
-            counted = seen[_WARM_UP_BATCHES:]
-            if len(counted) < 2:
+        for seen in self._seen.values():
+            if len(seen) < 2:
                 raise TooShortError("a policy has learned from too few batches: measure for longer (--seconds).")
-            (began, before), (ended, after) = counted[0], counted[-1]
+            (began, before), (ended, after) = seen[0], seen[-1]
             total += (after - before) / (ended - began)
         return total
 
@@ -109,14 +125,14 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
 
 def _measure(config: Config, seconds: float) -> tuple[float, Footprint]:
     """Train for a while; returns agent steps a second, and the most that the processes occupied."""
-    arrivals, largest, look_at = Arrivals(), Footprint(0, 0), time.monotonic()
+    arrivals, largest, look_at = Arrivals(seconds), Footprint(0, 0), time.monotonic()
 
     def is_over() -> bool:
         nonlocal largest, look_at
         if time.monotonic() >= look_at:
             look_at = time.monotonic() + _LOOK_EVERY_S
             largest = max(largest, footprint_of_children())
-        return arrivals.have_lasted(seconds)
+        return arrivals.is_complete
 
     endless = replace(config, total_steps=10**15, max_seconds=None, target_return=None)
     with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
