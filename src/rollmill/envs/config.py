@@ -52,9 +52,9 @@ class VizdoomOptions(Checked, section="env.vizdoom"):
     Attributes:
         width: Width of the observation in pixels.
         height: Height of the observation in pixels.
-        wad: Map of a match (``deathmatch``, ``duel``, ``deathmatch_bots``, ``duel_bots``): a path, ``PATH:MAP``, or
-            ``"paper"`` for the map of the Sample Factory paper where its package is installed; None is a map of
-            VizDoom's package.
+        wad: Map of a match (``deathmatch``, ``duel``, ``deathmatch_bots``, ``duel_bots``): a path, ``PATH:MAP``,
+            ``"arena"`` for one that Rollmill makes, or ``"paper"`` for the map of the Sample Factory paper where its
+            package is installed; None is a map of VizDoom's package.
         bots: Number of bots in a match with bots; None is the scenario's (7, or 1 in a duel).
         players: Number of agents in a match without bots (``duel``: 2, ``deathmatch``: 4), 2 to 8; None is the
             scenario's.

@@ -11,6 +11,7 @@ import importlib.util
 import os
 from dataclasses import dataclass, replace
 
+from rollmill.envs.doom_arena import arena_path
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.extras import install_command
 
@@ -112,7 +113,8 @@ def scenario(
     Args:
         name: One of ``SCENARIOS``.
         packaged: Folder of VizDoom's own maps.
-        wad: A path, ``"paper"`` for the paper's map, or None for the scenario's own; ``PATH:MAP`` names a map in it.
+        wad: A path, ``"arena"`` for :mod:`rollmill.envs.doom_arena`, ``"paper"`` for the paper's map, or None for the
+            scenario's own; ``PATH:MAP`` names a map in a file.
         bots: Number of bots; None is the scenario's.
         players: Number of agents; None is the scenario's.
 
@@ -135,13 +137,15 @@ def scenario(
     found = replace(found, players=found.players if players is None else players)
     if wad is None:
         return replace(found, wad=os.path.join(packaged if found.is_match else _assets(name), found.wad))
+    if wad == "arena":
+        return replace(found, wad=arena_path())
     if wad == "paper":
         return replace(found, wad=_paper_map(name))
     path, colon, map_name = wad.rpartition(":")
     path, map_name = (path, map_name) if colon and not os.path.isfile(wad) else (wad, found.map)
     if not os.path.isfile(path):
         raise UnknownEnvironment(
-            f"env.vizdoom.wad={wad!r}: there is no such file; give the path of a WAD, PATH:MAP, or 'paper'"
+            f"env.vizdoom.wad={wad!r}: there is no such file; give the path of a WAD, PATH:MAP, 'arena' or 'paper'"
         )
     return replace(found, wad=os.path.abspath(path), map=map_name)
 
