@@ -28,6 +28,21 @@ def test_an_array_has_the_size_of_its_shape_and_dtype() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "dtype", "is_sound"),
+    [
+        ((2, 2520), "int16", True),
+        ((1, 256), "int16", True),
+        ((2, 255), "int16", False),
+        ((3, 2520), "int16", False),
+        ((2520,), "int16", False),
+        ((2, 2520), "float32", False),
+    ],
+)
+def test_sounds_are_samples_of_one_or_two_channels(shape: tuple[int, ...], dtype: str, is_sound: bool) -> None:
+    assert ArraySpec(shape=shape, dtype=dtype).is_sound == is_sound
+
+
+@pytest.mark.parametrize(
     ("shape", "dtype", "bounds", "is_image", "is_categorical"),
     [
         ((84, 84, 3), "uint8", (0, 255), True, False),

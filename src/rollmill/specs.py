@@ -73,6 +73,9 @@ CENTRAL_VIEW = "all_agents"
 PICTURE_SIDE = 16
 """The smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller."""
 
+SOUND_SAMPLES = 256
+"""The fewest samples of a sound; shorter arrays are vectors."""
+
 _MAX_CATEGORY = 31  # the largest number on a grid that is still taken for a category
 
 
@@ -136,6 +139,16 @@ class ArraySpec:
         if len(self.shape) == 2:
             return min(self.shape) >= PICTURE_SIDE and not self.is_categorical
         return len(self.shape) in (3, 4)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether encoders take this for sound: int16 samples ``[C, S]`` of one or two channels."""
+        return (
+            self.dtype == "int16"
+            and len(self.shape) == 2
+            and self.shape[0] in (1, 2)
+            and self.shape[1] >= SOUND_SAMPLES
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

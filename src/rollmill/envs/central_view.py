@@ -24,16 +24,17 @@ def with_central_view(spec: EnvSpec) -> EnvSpec:
     """Return the spec with the entry of all agents' observations.
 
     Raises:
-        UnsupportedSpace: The environment has one agent, observes images, or has an entry of this name.
+        UnsupportedSpace: The environment has one agent, observes images or sounds, or has an entry of this name.
     """
     if len(spec.agents) < 2:
         raise UnsupportedSpace(
             f"model.central_value=True, but {spec.name} has one agent: a central value is for several; use false"
         )
     for name, item in spec.observation.items():
-        if item.is_image:
+        if item.is_image or item.is_sound:
             raise UnsupportedSpace(
-                f"model.central_value=True, but the observation {name!r} of {spec.name} is an image of shape "
+                f"model.central_value=True, but the observation {name!r} of {spec.name} is "
+                f"{'an image' if item.is_image else 'a sound'} of shape "
                 f"{item.shape}: only vectors are joined for a central value; use false"
             )
     if CENTRAL_VIEW in spec.observation:

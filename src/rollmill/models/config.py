@@ -35,10 +35,12 @@ class ModelConfig(Checked, section="model"):
             the built-in :class:`rollmill.models.actor_critic.ActorCritic`.
         encoder: ``"auto"`` chooses for each observation entry by its spec: images of at least 36 x 36 pixels get the
             Nature CNN, smaller grids a small CNN (of one-hot numbers where the space says that they are at most 31, as
-            MiniGrid's categories), everything else an MLP. A built-in one (``"nature"``, ``"sf_simplified"``,
+            MiniGrid's categories), sounds (int16 ``[channels, samples]``, 1 or 2 channels, at least 256 samples) the
+            one of "Agents that Listen", everything else an MLP. A built-in one (``"nature"``, ``"sf_simplified"``,
             ``"sf_full"``, ``"impala"``, ``"small"``, ``"board"``, ``"mlp"``) is used for the images, and other entries
-            get an MLP; ``"board"`` is one convolution with windows of 4 x 4 squares. One given to
-            :func:`rollmill.models.registry.register_encoder` gets the whole observation.
+            are encoded as with ``"auto"``; ``"board"`` is one convolution with windows of 4 x 4 squares; ``"sound"``
+            is for ``entry_encoders``. One given to :func:`rollmill.models.registry.register_encoder` gets the whole
+            observation.
         entry_encoders: Observation name -> built-in encoder name, for entries that need another than ``encoder``.
         dense_size: Width of the dense layer behind convolutions; None is the published one (512, IMPALA 256).
         mlp_sizes: Widths of the hidden layers of an MLP encoder. (64, 64) is CleanRL's, SB3's and Baselines' choice.
@@ -67,7 +69,7 @@ class ModelConfig(Checked, section="model"):
             finite), so that 0 is the middle and plus and minus 1 are the bounds, at which they are clipped. ``"auto"``
             does so where all bounds are finite and some are not -1 and 1; ``config.json`` records what it stands for.
             RLlib calls this ``normalize_actions``.
-        normalise_observations: Whether running statistics normalise the non-image entries.
+        normalise_observations: Whether running statistics normalise entries other than images and sounds.
         normalise_images: Whether they also normalise images, one mean and deviation for each element.
         centre_pixels: Whether the usual brightness of each channel (a running mean of the pictures' medians; with
             off-policy algorithms that of the first batch) is subtracted from pictures of bytes, inside of the first

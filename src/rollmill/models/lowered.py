@@ -17,9 +17,10 @@ from rollmill.models.encoders import AsImageEncoder, ConvEncoder, DenseEncoder, 
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.linear import Dense
 from rollmill.models.observation import ObservationEncoder
+from rollmill.models.sound import SoundEncoder
 
 # Exact classes: a subclass may use its weights in other ways.
-_ENCODERS = (ConvEncoder, DenseEncoder, GridEncoder, ImpalaEncoder)
+_ENCODERS = (ConvEncoder, DenseEncoder, GridEncoder, ImpalaEncoder, SoundEncoder)
 _LAYERS = (Dense, nn.Linear, nn.Conv2d)
 _CORES = (GRUCore, LSTMCore)
 

@@ -12,7 +12,7 @@ from rollmill.specs import ArraySpec
 
 
 class ObservationNormaliser(nn.Module):
-    """Normalises and clips entries of an observation; excluded entries and choices pass unchanged.
+    """Normalises and clips entries of an observation; sounds, choices and excluded entries pass unchanged.
 
     Args:
         observation: Name -> spec.
@@ -25,7 +25,7 @@ class ObservationNormaliser(nn.Module):
         self.names = tuple(
             name
             for name, spec in observation.items()
-            if (images or not spec.is_image) and not spec.one_hot and not one_hot_size(spec)
+            if (images or not spec.is_image) and not (spec.is_sound or spec.one_hot or one_hot_size(spec))
         )
         self.statistics = nn.ModuleList([RunningMeanStd(observation[name].shape) for name in self.names])
         self.clip = clip

@@ -22,12 +22,13 @@ from rollmill.models.encoders import (
     is_large_image,
 )
 from rollmill.models.impala import ImpalaEncoder
+from rollmill.models.sound import SoundEncoder
 from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
 
 EncoderFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], nn.Module]
 
-BUILT_IN_ENCODERS = ("auto", "nature", "sf_simplified", "sf_full", "impala", "small", "board", "mlp")
+BUILT_IN_ENCODERS = ("auto", "nature", "sf_simplified", "sf_full", "impala", "small", "board", "sound", "mlp")
 
 # Mnih et al. 2015, https://doi.org/10.1038/nature14236, "Model architecture".
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -64,8 +65,10 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
         config: Widths, activation, initialisation.
 
     Raises:
-        ValueError: Unknown kind, or an image encoder for an entry that is not an image.
+        ValueError: Unknown kind, an image encoder for an entry that is not an image, or likewise for a sound.
     """
+    if kind == "sound" or (kind == "auto" and spec.is_sound):
+        return SoundEncoder(spec, config)
     image = as_image(spec)
     if image is not spec and kind != "mlp":
         return AsImageEncoder(spec, image, entry_encoder(kind, name, image, config))
@@ -100,8 +103,8 @@ class ObservationEncoder(nn.Module):
 
     Args:
         observation: Name -> spec.
-        config: ``encoder`` is for images; other entries get an MLP (with the Sample Factory encoders: its two layers of
-            128 for measurements). ``entry_encoders`` overrides it for single entries.
+        config: ``encoder`` is for images; sounds get their own encoder, other entries an MLP (with the Sample Factory
+            encoders: its two layers of 128 for measurements). ``entry_encoders`` overrides it for single entries.
 
     Attributes:
         output_size: Width of the features.
@@ -123,6 +126,8 @@ class ObservationEncoder(nn.Module):
             kind = config.entry_encoders.get(name)
             if kind is not None:
                 encoders.append(entry_encoder(kind, name, spec, config))
+            elif len(observation) > 1 and spec.is_sound:
+                encoders.append(SoundEncoder(spec, config))
             elif len(observation) > 1 and not is_grid(as_image(spec)):
                 if config.encoder.startswith("sf_"):
                     encoders.append(DenseEncoder(spec, _SAMPLE_FACTORY_MEASUREMENTS, config, published="elu"))
