@@ -44,7 +44,7 @@ def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
         "model.central_value",
         "learner.reward_weights",
     }
-    added |= {"env.vizdoom.wad", "env.vizdoom.bots", "env.vizdoom.players"}
+    added |= {"env.vizdoom.wad", "env.vizdoom.bots", "env.vizdoom.players", "env.vizdoom.sound"}
     added |= {f"env.dmlab.{field.name}" for field in fields(DmlabOptions)}
     assert {key for key in loaded.keys() - saved.keys() if not key.startswith(("population.", "pbt."))} <= added
     for key in loaded.keys() & saved.keys():

@@ -60,11 +60,14 @@ class VizdoomOptions(Checked, section="env.vizdoom"):
             scenario's.
         measurements: Also give the scenario's game variables (health, ammunition, ...), as a float32 vector named
             ``"measurements"``; images are then named ``"obs"`` as before.
+        sound: Also give what is heard during the step, named ``"sound"``: int16 ``[2, 630 * frameskip]``, left and
+            right, at 22,050 Hz. The engine needs the library OpenAL Soft.
     """
 
     width: int = setting(128, integer(1), "(pixels)")
     height: int = setting(72, integer(1), "(pixels)")
     measurements: bool = False
+    sound: bool = False
     wad: str | None = None
     bots: int | None = setting(None, integer(1), "for the scenario's")
     players: int | None = setting(None, integer(2), "for the scenario's")

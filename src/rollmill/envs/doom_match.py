@@ -31,6 +31,7 @@ from vizdoom import DoomGame
 
 from rollmill.envs.doom_ports import Port
 from rollmill.envs.doom_scenarios import Scenario
+from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
 from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
 from rollmill.envs.vizdoom_env import add_scenario, button_heads, match_rules, pressed, turns_of, with_screen
@@ -61,6 +62,7 @@ class DoomMatch:
         width: Width of the observation.
         height: Height of the observation.
         measurements: Whether to include numbers such as health.
+        sound: Whether to include what is heard during the step.
         frameskip: Tics of a step.
         resolution: The engines' resolution.
         render_mode: "rgb_array" or None; ``render`` returns the screens of all players side by side.
@@ -76,6 +78,7 @@ class DoomMatch:
         width: int = 128,
         height: int = 72,
         measurements: bool = True,
+        sound: bool = False,
         frameskip: int = 2,
         resolution: str = "160x120",
         render_mode: str | None = None,
@@ -86,7 +89,9 @@ class DoomMatch:
         self.agents: list[str] = []
         self.render_mode = render_mode
         self._scenario, self._frameskip, self._resolution = scenario, frameskip, resolution
-        self._size, self._measurements = (width, height), measurements
+        self._size, self._measurements, self._hears = (width, height), measurements, sound
+        if sound:
+            check_sound()
         self._games: list[DoomGame] = []
         self._pids: set[int] = set()
         self._port: Port | None = None
@@ -102,13 +107,16 @@ class DoomMatch:
         self._statuses = [Status(Status.VARIABLES) for _ in self.possible_agents]
         self._screens: list[Array] = [np.zeros((probe.get_screen_height(), probe.get_screen_width(), 3), np.uint8)]
         self._screens *= players
+        self._sounds: list[Array | None] = [None] * players
         # The engine that plays each agent.
         self._seat = np.arange(players)
         image = spaces.Box(0, 255, (height, width, 3), np.uint8)
-        self._observation_space: spaces.Space[Any] = image
+        entries: dict[str, spaces.Space[Any]] = {"obs": image}
         if measurements:
-            vector = spaces.Box(-np.inf, np.inf, (MEASUREMENTS,), np.float32)
-            self._observation_space = spaces.Dict({"obs": image, "measurements": vector})
+            entries["measurements"] = spaces.Box(-np.inf, np.inf, (MEASUREMENTS,), np.float32)
+        if sound:
+            entries["sound"] = sound_space(frameskip)
+        self._observation_space: spaces.Space[Any] = spaces.Dict(entries) if len(entries) > 1 else image
         self._action_space = spaces.MultiDiscrete([len(head) for head in self._heads])
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
@@ -222,6 +230,8 @@ class DoomMatch:
     def _engine(self, arguments: Sequence[str]) -> DoomGame:
         game = with_screen(DoomGame(), self._resolution)
         add_scenario(game, self._scenario)
+        if self._hears:
+            enable_sound(game, self._frameskip)
         game.set_episode_timeout(0)
         game.add_game_args(" ".join(arguments))
         return game
@@ -287,15 +297,20 @@ class DoomMatch:
                 self.end_engines()
                 raise RuntimeError(f"player {number} of a Doom match has no state: the match has ended by itself")
             self._screens[number] = state.screen_buffer
+            if self._hears:
+                self._sounds[number] = heard(state.audio_buffer)
             yield state.game_variables
 
     def _observations(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for number, agent in enumerate(self.possible_agents):
             image = cv2.resize(self._screens[number], self._size, interpolation=cv2.INTER_NEAREST)
-            found[agent] = image
+            observation = {"obs": image}
             if self._measurements:
-                found[agent] = {"obs": image, "measurements": self._statuses[number].measurements()}
+                observation["measurements"] = self._statuses[number].measurements()
+            if (sound := self._sounds[number]) is not None:
+                observation["sound"] = sound
+            found[agent] = observation if len(observation) > 1 else image
         return found
 
     def _winners(self) -> list[float]:

@@ -99,6 +99,7 @@ def maker(config: EnvConfig) -> Maker:
         "width": options.width,
         "height": options.height,
         "measurements": options.measurements,
+        "sound": options.sound,
         "actions": "heads" if name in _HEADS or chosen is not None else "flat",
     }
     build: Callable[..., Any] = VizdoomEnv

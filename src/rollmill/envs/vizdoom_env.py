@@ -17,6 +17,7 @@ from vizdoom import Button, DoomGame, GameVariable, ScreenFormat, ScreenResoluti
 
 from rollmill.envs.doom_ports import Port
 from rollmill.envs.doom_scenarios import Scenario
+from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
 from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
 
@@ -46,7 +47,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
 
     Observation: uint8 ``[height, width, 3]`` (RGB), scaled from the engine's frame by nearest neighbour; with
     ``measurements`` a dict of ``"obs"`` and float32 ``"measurements"`` (the scenario's game variables, each divided by
-    100).
+    100), and with ``sound`` also, or only, of ``"sound"`` (see :func:`rollmill.envs.doom_sound.sound_space`).
 
     Action: ``Discrete(1 + buttons)`` (nothing, or one button) with ``actions="flat"``; ``MultiDiscrete`` with
     ``"heads"``: mutually exclusive buttons share a head whose choice 0 is none of them, every other button has a
@@ -71,6 +72,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         width: int = 128,
         height: int = 72,
         measurements: bool = False,
+        sound: bool = False,
         actions: str = "flat",
         resolution: str = "160x120",
         render_mode: str | None = None,
@@ -86,6 +88,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             width: Width of the observation.
             height: Height of the observation.
             measurements: Whether to include the game variables.
+            sound: Whether to include what is heard during the step.
             actions: ``"flat"`` or ``"heads"``.
             resolution: The engine's resolution, for example ``"160x120"`` or ``"640x480"``.
             render_mode: ``"rgb_array"`` or None; ``render`` returns the engine's frame unscaled.
@@ -94,15 +97,19 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
 
         Raises:
             ValueError: Unknown ``actions``, ``resolution`` or ``settings``, or a missing file.
+            MissingExtra: The engine gives no sound.
         """
         if actions not in ("flat", "heads"):
             raise ValueError(f"actions is {actions!r}: 'flat' or 'heads' is allowed")
         if (config_file is None) == (scenario is None):
             raise ValueError("give a config_file or a scenario")
+        if sound:
+            check_sound()
         self.render_mode = render_mode
         self._frameskip = frameskip
         self._size = (width, height)
         self._measurements = measurements
+        self._hears = sound
         self._started = False
         self._game = game = DoomGame()
         # The engine writes its settings to a file when it ends; use one that is deleted with this process.
@@ -119,6 +126,8 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
                 self._port = Port()
                 game.add_game_args(f"-host 1 -port {self._port.number} {match_rules(scenario)} +name Agent +colorset 0")
         with_screen(game, resolution)
+        if sound:
+            enable_sound(game, frameskip)
         for name, value in (settings or {}).items():
             setter = getattr(game, f"set_{name}", None)
             if setter is None:
@@ -138,25 +147,29 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             self.action_space = spaces.MultiDiscrete([len(head) for head in heads])
         image = spaces.Box(0, 255, (height, width, 3), np.uint8)
         self._num_variables = len(list(game.get_available_game_variables()))
-        self.observation_space: spaces.Space[Any] = image
+        entries: dict[str, spaces.Space[Any]] = {"obs": image}
         if measurements:
             if not self._num_variables:
                 for variable in (GameVariable.HEALTH, GameVariable.AMMO2):
                     game.add_available_game_variable(variable)
                 self._num_variables = 2
             size = self._num_variables if self._status is None else MEASUREMENTS
-            vector = spaces.Box(-np.inf, np.inf, (size,), np.float32)
-            self.observation_space = spaces.Dict({"obs": image, "measurements": vector})
+            entries["measurements"] = spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        if sound:
+            entries["sound"] = sound_space(frameskip)
+        self.observation_space: spaces.Space[Any] = spaces.Dict(entries) if len(entries) > 1 else image
         self._tics = 0
         self._total = 0.0
         self._screen: Array = np.zeros((game.get_screen_height(), game.get_screen_width(), 3), np.uint8)
         self._variables: Array | None = np.zeros(self._num_variables, np.float32)
+        self._sound: Array | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode with a seed from the environment's generator."""
         super().reset(seed=seed)
         game = self._game
-        game.set_seed(int(self.np_random.integers(2**32, dtype=np.uint32)))
+        engine_seed = int(self.np_random.integers(2**32, dtype=np.uint32))
+        game.set_seed(engine_seed)
         if self._started:
             game.new_episode()
         else:
@@ -164,6 +177,10 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             with tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
                 game.init()
             self._started = True
+            if self._hears:
+                # The noise of the first one would differ from that of later ones.
+                game.set_seed(engine_seed)
+                game.new_episode()
         if self._bots:
             game.send_game_command("removebots")  # They are gone, or those of the last episode.
             for _ in range(self._bots):
@@ -223,14 +240,21 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         self._screen = state.screen_buffer
         if self._measurements or self._status is not None:
             self._variables = state.game_variables
+        if self._hears:
+            self._sound = heard(state.audio_buffer)
 
     def _observation(self) -> Any:
         image = cv2.resize(self._screen, self._size, interpolation=cv2.INTER_NEAREST)
-        if not self._measurements:
+        if not self._measurements and not self._hears:
             return image
-        if self._status is not None:
-            return {"obs": image, "measurements": self._status.measurements()}
-        return {"obs": image, "measurements": np.asarray(self._variables, np.float32) / 100}
+        observation = {"obs": image}
+        if self._measurements and self._status is not None:
+            observation["measurements"] = self._status.measurements()
+        elif self._measurements:
+            observation["measurements"] = np.asarray(self._variables, np.float32) / 100
+        if self._sound is not None:
+            observation["sound"] = self._sound
+        return observation
 
     def _buttons(self, choices: Any) -> list[float]:
         return pressed(self.button_heads, choices, self._num_buttons)
