@@ -202,8 +202,10 @@ def test_a_try_that_hangs_is_ended_with_its_engine(tmp_path: Path, monkeypatch: 
     engine = f"import subprocess, pathlib; p = subprocess.Popen(['sleep', '60']); pathlib.Path({str(noted)!r})"
     monkeypatch.setattr(doom_sound, "_TRY", f"{engine}.write_text(str(p.pid)); p.wait()")
     monkeypatch.setattr(doom_sound, "_TRY_WITHIN_S", 2.0)
+    began = time.monotonic()
     with pytest.raises(MissingExtra, match=r"engine fails \(it did not end within 2 s\)"):
         check_sound()
+    assert time.monotonic() - began < 20
     deadline = time.monotonic() + 5
     stat = Path(f"/proc/{noted.read_text()}/stat")
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
