@@ -205,9 +205,12 @@ def test_processes_can_write_it_at_once(cache: Path) -> None:
         "        os.unlink(arena_path())\n"
         "assert seen > 10\n"
     )
-    started = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(4)]
+    (temporary := cache.parent / "temporary").mkdir()
+    variables = {**os.environ, "TMPDIR": str(temporary)}
+    started = [subprocess.Popen([sys.executable, "-c", program], env=variables) for _ in range(4)]
     assert [process.wait(timeout=60) for process in started] == [0] * 4
     assert set(os.listdir(cache / "rollmill")) <= {"arena.wad"}
+    assert os.listdir(temporary) == []  # A file that has gone meanwhile is no reason to take the other folder.
 
 
 def test_other_folders_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def arena_path() -> str:
         path = folder / "arena.wad"
         try:
             _make_private(folder)
-            if not path.is_file() or path.read_bytes() != content:
+            if not _holds(path, content):
                 write_arena(path)
         except OSError as error:
             problems.append(str(error))
@@ -123,6 +123,13 @@ def arena_path() -> str:
         f"env.vizdoom.wad='arena': its file cannot be written ({'; '.join(problems)}): set XDG_CACHE_HOME to a folder "
         "that this user can write to"
     )
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except FileNotFoundError:
+        return False
 
 
 def _cache_folder() -> Path | None:
