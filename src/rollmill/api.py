@@ -21,7 +21,7 @@ from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import require_trust, signed, unsigned, verdict_on
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import coerce
-from rollmill.settings.options import apply, from_json, full_keys, to_json
+from rollmill.settings.options import apply, flatten, from_json, full_keys, to_json
 from rollmill.settings.run_config import (
     CONFIG_FILE,
     changed_settings,
@@ -90,7 +90,7 @@ _OF_PRIORITIES = {
 
 
 def make_config(
-    preset: str | Callable[..., Any],
+    preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]],
     overrides: Mapping[str, object] | None = None,
     *,
     algo: str | None = None,
@@ -100,7 +100,8 @@ def make_config(
 
     Args:
         preset: A preset's name, a registered environment, a class or function that makes an environment or its
-            ``module:name``, or a Gymnasium id.
+            ``module:name``, a Gymnasium id, or several of them, or of their names joined by commas, as tasks that one
+            network learns together.
         overrides: Dotted key (or its unambiguous last part) -> value, for example ``{"learner.epochs": 2}``.
         algo: "ppo" or "impala": Cleanba's hyperparameters instead of the preset's, except for network and normalisers;
             or "dqn", "ddpg", "td3", "sac" or a registered algorithm: off-policy, in the replay regime.
@@ -118,15 +119,22 @@ def make_config(
         protocol_overrides,
     )
     from rollmill.settings.presets.off_policy import off_policy_overrides
+    from rollmill.settings.presets.tasks import fitted, name_for_settings
 
-    if not isinstance(preset, str):
-        preset = register_factory(preset)
-    chosen = resolve(preset)
-    config = apply(Config(env=chosen.env, preset=chosen.name), dict(chosen.overrides))
+    chosen = resolve(_name_of(preset))
+    # Tasks come with the preset's number of environments, which they must divide.
+    tasks = {"env.tasks": chosen.env.tasks} if chosen.env.tasks else {}
+    alone = Config(env=replace(chosen.env, tasks=()), preset=chosen.name)
+    config = apply(alone, {**chosen.overrides, **tasks})
+    settings_of = name_for_settings(chosen)
+
+    def fit(settings: Mapping[str, object]) -> Mapping[str, object]:
+        return fitted(settings, flatten(config), len(chosen.env.tasks)) if chosen.env.tasks else settings
+
     if algo is not None:
-        config = apply(config, algorithm_overrides(algo, chosen.name))
+        config = apply(config, fit(algorithm_overrides(algo, settings_of)))
     if protocol is not None:
-        config = apply(config, protocol_overrides(protocol, chosen.name))
+        config = apply(config, protocol_overrides(protocol, settings_of))
     given = full_keys(config, overrides or {})
     for key in _NAMES.keys() & given.keys():
         given[key] = coerce(given[key], _NAMES[key], key, text=isinstance(given[key], str))
@@ -148,7 +156,7 @@ def make_config(
                 "regime='replay' without an algorithm: give off_policy.algorithm (or, to train, algo), one of dqn, "
                 "ddpg, td3 and sac."
             )
-        config = apply(config, off_policy_overrides(str(wanted), chosen.name))
+        config = apply(config, fit(off_policy_overrides(str(wanted), settings_of)))
     if given.get("population.pbt"):
         config = apply(config, pbt_overrides(in_replay=config.in_replay))
     if given.get("regime", config.regime.name) == "lockstep":
@@ -181,8 +189,17 @@ def make_config(
     return config
 
 
+def _name_of(preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]) -> str:
+    """Return the name of what to train, after registering the user's classes and functions."""
+    if isinstance(preset, str):
+        return preset
+    if isinstance(preset, list | tuple):
+        return ",".join(map(_name_of, preset))
+    return register_factory(cast("Callable[..., Any]", preset))
+
+
 def train(
-    preset: str | Callable[..., Any] | None = None,
+    preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None = None,
     *,
     total_steps: int | None = None,
     run_dir: Path | str | None = None,
@@ -199,7 +216,8 @@ def train(
 
     Args:
         preset: What to train, for example ``"atari/pong"`` or ``"gym/CartPole-v1"`` (``rollmill envs`` lists them), or
-            a class or function that makes an environment. Optional when resuming.
+            a class or function that makes an environment. Several, as a list or joined by commas, are tasks that one
+            network learns together. Optional when resuming.
         total_steps: Agent steps to train for; the preset's by default.
         run_dir: Where the run is kept; a new directory in ``runs/`` by default.
         seed: Key of every random stream.
@@ -222,8 +240,7 @@ def train(
     """
     check_main_guard("train()")
     _check_callbacks(callbacks)
-    if preset is not None and not isinstance(preset, str):
-        preset = register_factory(preset)
+    preset = None if preset is None else _name_of(preset)
     given = dict(overrides)
     if total_steps is not None:
         given["total_steps"] = total_steps
@@ -452,11 +469,12 @@ def load(
     device: str = "cpu",
     trust: bool = False,
     policy: str | None = None,
+    task: str | None = None,
 ) -> Agent:
     """The trained agent of a run; see :func:`rollmill.evaluation.agent.load`."""
     from rollmill.evaluation.agent import load as load_agent
 
-    return load_agent(run_dir, checkpoint=checkpoint, device=device, trust=trust, policy=policy)
+    return load_agent(run_dir, checkpoint=checkpoint, device=device, trust=trust, policy=policy, task=task)
 
 
 def check_main_guard(call: str) -> None:

@@ -70,6 +70,9 @@ import numpy as np
 CENTRAL_VIEW = "all_agents"
 """Name of the entry of an observation that has those of all agents, for critics (model.central_value)."""
 
+TASK = "task_of_run"
+"""Name of the entry of an observation that says which of several tasks it belongs to, one-hot."""
+
 PICTURE_SIDE = 16
 """The smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller."""
 
@@ -255,6 +258,7 @@ class EnvSpec:
         max_episode_steps: Time limit in agent steps, where known.
         native_vector: Whether groups are native vector environments, stepped in one call.
         keeps_group_size: Whether those are the user's, whose factory is called with the run's ``envs_per_group`` only.
+        tasks: The tasks that a network learns together, each in its own spaces; empty where there is one.
         repeats: Whether it showed the same twice when it was reset with the same seed; None where that was not tried.
         spaces: Its observation and action space as JSON data; None where they have no such form.
     """
@@ -268,6 +272,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     native_vector: bool = False
     keeps_group_size: bool = False
+    tasks: tuple[EnvSpec, ...] = ()
     repeats: bool | None = None
     spaces: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 

@@ -1,8 +1,9 @@
 """Processes of real runs killed at random moments, again and again: the run ends, says why, and leaves nothing.
 
-Rounds take turns: async, lockstep, lockstep on two ranks of torchrun, replay with two learners, three policies, and
-self-play of two policies and their past selves in lockstep. ``make chaos`` runs this; ``ROLLMILL_CHAOS_ROUNDS`` changes
-how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
+Rounds take turns: async, lockstep, lockstep on two ranks of torchrun, replay with two learners, three policies,
+self-play of two policies and their past selves in lockstep, two tasks learned by a population whose members replace
+each other, and matches of Doom. ``make chaos`` runs this; ``ROLLMILL_CHAOS_ROUNDS`` changes how often (50),
+``ROLLMILL_CHAOS_SEED`` repeats a sequence.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ REGIMES = {
     " --replay.storage file --model.mlp-sizes 16 --checkpoint.every-s 1",
     "policies": f"{ON_POLICY} --learner.batch-size 128 --checkpoint.every-s 1 --policies 3 --assignment random",
     "self-play": f"{LOCKSTEP} --lag 1 --policies 2 --population.snapshots 3 --population.snapshot-every 100",
+    "tasks": f"{ON_POLICY} --learner.batch-size 128 --checkpoint.every-s 1 --policies 2 --pbt --pbt.every 256 "
+    "--pbt.window 4",
+    "matches": f"{ON_POLICY} --learner.batch-size 32 --checkpoint.every-s 1 --num-envs 2 --model.core-size 16",
 }
+WALK = ["test/walk", "--import", "faulty_envs", "--env.kwargs", json.dumps({"child": True})]
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
 
 
@@ -115,13 +120,18 @@ def choose_victim(dice: random.Random, launched: int, token: str, kind: str, reg
 def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_path: Path) -> None:
     dice = random.Random(int(os.environ.get("ROLLMILL_CHAOS_SEED", "1")) * 10_000 + round_number)
     token, run_dir, shared = uuid.uuid4().hex, tmp_path / "run", set(os.listdir("/dev/shm"))
-    preset = ["test/walk", "--import", "faulty_envs", "--env.kwargs", json.dumps({"child": True})]
+    preset = WALK
     if round_number % 5 == 4:
         pytest.importorskip("vizdoom")
         preset = ["vizdoom/basic"]
     regime = list(REGIMES)[round_number % len(REGIMES)]
     if regime == "self-play":
         preset = ["envpool/ConnectFour-v1"]
+    if regime == "tasks":
+        preset = ["--tasks", "test/walk,test/other_walk", *WALK[1:]]
+    if regime == "matches":
+        pytest.importorskip("vizdoom")
+        preset = ["vizdoom/duel"]
     helpers, signals = ["fork server", "watchdog"], ["SIGINT", "SIGTERM"]
     action = dice.choice(["launched", "main", "child", "child", "child", *helpers, *signals, "simulator"])
     process = start(run_dir, token, preset, regime)

@@ -13,6 +13,7 @@ from rollmill.models.encoders import (
     ConvEncoder,
     DenseEncoder,
     GridEncoder,
+    ImageInput,
 )
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.observation import ObservationEncoder, entry_encoder
@@ -220,3 +221,17 @@ def test_a_choice_of_any_integers(dtype: str) -> None:
     encoder = DenseEncoder(spec, (), ModelConfig())
     x = torch.as_tensor(np.array([[2], [5]], dtype))
     assert encoder(x).tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_each_picture_is_centred_by_its_own_mean(first: bool) -> None:
+    shape = (4, 20, 24) if first else (20, 24, 4)
+    spec = ArraySpec(shape=shape, dtype="uint8", low=0, high=255)
+    layer = ImageInput(spec, 8, 4, 2, centred="each")
+    pictures = torch.randint(0, 60, (5, *shape), dtype=torch.uint8) + torch.arange(0, 200, 40).to(torch.uint8).view(
+        5, 1, 1, 1
+    )
+    numbers = pictures.double() if first else pictures.double().permute(0, 3, 1, 2)
+    centred = (numbers - numbers.mean((2, 3), keepdim=True)) / 255
+    wanted = torch.nn.functional.conv2d(centred, layer.weight.double(), layer.bias.double(), 2)  # type: ignore[union-attr]
+    torch.testing.assert_close(layer(pictures).double(), wanted, rtol=1e-4, atol=1e-4)

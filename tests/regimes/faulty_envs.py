@@ -108,6 +108,7 @@ class Unseeded(gymnasium.Env[np.ndarray, int]):
 
 register_env("test/unseeded", Unseeded)
 register_env("test/walk", Walk)
+register_env("test/other_walk", Walk)
 
 
 def _hanging(*, in_training: bool) -> Callable[..., Any]:

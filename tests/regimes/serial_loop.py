@@ -59,7 +59,7 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
     cut = Minibatches(algorithm, store.observation, path, random)
     noise = RowNoise(config.seed, "actions", width=model.distribution.noise_size)
 
-    groups = [build_group(config, g) for g in range(count)]
+    groups = [build_group(config, g, spec=spec) for g in range(count)]
 
     def shown(g: int, t: int) -> ObservationView:
         seen = {name: array[g, t] for name, array in store.observation.items()}

@@ -129,6 +129,8 @@ def test_every_key_is_on_the_page_and_every_key_of_the_page_exists(rows: Rows) -
     others = {f"loss/{name}" for name in _statistics("sac") | _statistics("td3")}
     of_learners = {name for name in metric_names() if name.startswith(("learners/", "share/gradient learner/"))}
     of_some = {"actions_at_bound", "env/NAME", "agent/NAME/episode_return", "rating", "snapshots", "past_win_rate"}
+    of_some |= {f"task/NAME/{name}" for name in ("episode_return", "score", "samples", "compute")}
+    of_some |= {f"score/{name}" for name in ("mean", "median", "mean_capped")}
     of_some |= {"pbt/score", "pbt/generation", "pbt/NUMBER"}
     of_some |= {"policy/NAME/agent_steps", "policy/NAME/episode_return", "policy/NAME/rating", "win_rate/NAME"}
     assert metric_names() - written == (others | of_learners | of_some) - written

@@ -92,6 +92,69 @@ def test_groups_without_a_free_pooled_slot_are_parked_and_resume_first_in_first_
         assert not store.group_is_parked.any()
 
 
+def test_a_fast_task_cannot_take_the_slots_of_a_slow_one() -> None:
+    topology = replace(topology_of(groups=2, slots=6), tasks=2, slots_per_task_group=3)
+    store = slot_store(topology)
+    with driving(store, lambda _: PooledSlots(store, 0)) as driver:
+        # Group 0 fills its three slots before group 1 has made a step; the last one waits for its last value.
+        driver.play(0, 3 * STEPS)
+        driver.wait_parked(0)
+        assert sorted(driver.completed(2)) == [0, 1]
+        assert driver.requests(1) == [1]
+        driver.play(1, 3 * STEPS)
+        driver.wait_parked(0, 1)
+        of_slow = driver.completed(2)
+        assert sorted(of_slow) == [3, 4]
+        # Group 0 has waited longer, but these slots are not its.
+        store.release(of_slow[1])
+        assert driver.await_request(1)[:2] == (of_slow[1], 0)
+        store.release(of_slow[0])
+        driver.play(1, STEPS)
+        assert driver.await_request(1)[:2] == (of_slow[0], 0)
+        assert list(store.group_is_parked) == [True, False]
+        assert driver.requests(0) == [1]
+        store.release(1)
+        assert driver.await_request(0)[:2] == (1, 0)
+        assert not store.group_is_parked.any()
+
+
+def test_groups_of_one_task_and_one_policy_share_their_slots_first_come_first_served() -> None:
+    # Groups 0, 2, 4 and 6 have task 0; the first two of them belong to policy 0.
+    topology = replace(topology_of(groups=8, slots=16), tasks=2, slots_per_task_group=2, players=PlayerIds(policies=2))
+    store = slot_store(topology)
+    slots = PooledSlots(store, 0)
+    pool_of_slot = topology.pool_of_slot()
+    groups = [HostedGroup(index=index, environments=cast("SavableGroup", None)) for index in range(8)]
+    for group in groups:
+        assert not slots.begin(group)
+        assert pool_of_slot[group.slot] == topology.pool_of_group(group.index)
+
+    def fill(index: int) -> bool:
+        groups[index].step = STEPS
+        return slots.advance(groups[index])
+
+    # Group 2 takes both of the slots that are left in the pool that it shares with group 0.
+    assert fill(2)
+    assert fill(2)
+    assert not fill(2)
+    assert not fill(0)
+    assert fill(4)
+    assert fill(6)
+    assert not fill(4)
+    assert slots.num_parked == 3
+    mine = [slot for slot in range(16) if pool_of_slot[slot] == topology.pool_of_group(0)]
+    others = [slot for slot in range(16) if pool_of_slot[slot] == topology.pool_of_group(4)]
+    assert slots.reclaim(others[0]) is groups[4]
+    assert groups[4].slot == others[0]
+    assert slots.reclaim(others[1]) is None
+    assert slots.reclaim(mine[0]) is groups[2], "it has been parked longer"
+    assert slots.reclaim(mine[1]) is groups[0]
+    assert slots.num_parked == 0
+    assert slots.reclaim(mine[2]) is None
+    assert fill(0)
+    assert groups[0].slot == mine[2]
+
+
 def test_a_group_of_its_own_slots_asks_for_its_last_value_by_itself_and_runs_ahead_by_its_slots_alone() -> None:
     lag = 2
     store = slot_store(topology_of(groups=2, slots=2 * (lag + 1), slots_per_group=lag + 1))

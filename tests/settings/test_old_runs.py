@@ -45,6 +45,7 @@ def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
         "learner.reward_weights",
     }
     added |= {"env.vizdoom.wad", "env.vizdoom.bots", "env.vizdoom.players", "env.vizdoom.sound"}
+    added |= {"env.tasks", "task_share", "model.observe_task"}
     added |= {f"env.dmlab.{field.name}" for field in fields(DmlabOptions)}
     assert {key for key in loaded.keys() - saved.keys() if not key.startswith(("population.", "pbt."))} <= added
     for key in loaded.keys() & saved.keys():

@@ -1,9 +1,20 @@
-"""Ends of episodes as one integer."""
+"""Ends of episodes as one integer, and as plain data."""
+
+import json
+import math
 
 import numpy as np
 import pytest
 
-from rollmill.storage.episodes import EpisodeEnd, pack_episode, pack_match, unpack_episode, unpack_match
+from rollmill.storage.episodes import (
+    EpisodeEnd,
+    episodes_of,
+    pack_episode,
+    pack_match,
+    plain_episodes,
+    unpack_episode,
+    unpack_match,
+)
 from rollmill.storage.matches import Match
 
 
@@ -26,3 +37,32 @@ def test_results_of_matches_are_told_from_episodes(opponent, points):
     assert 0 <= message < 2**63
     assert unpack_match(message) == Match(opponent, points)
     assert unpack_match(pack_episode(0.0, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("episode", "plain"),
+    [
+        (EpisodeEnd(-1.5, 7), [-1.5, 7]),
+        (EpisodeEnd(-1.5, 7, 0.25), [-1.5, 7, 0.25]),
+        (EpisodeEnd(-1.5, 7, 0.0), [-1.5, 7, 0.0]),
+        (EpisodeEnd(-1.5, 7, task=3), [-1.5, 7, None, 3]),
+        (EpisodeEnd(-1.5, 7, task=0), [-1.5, 7, None, 0]),
+        (EpisodeEnd(-1.5, 7, 0.25, 2), [-1.5, 7, 0.25, 2]),
+        (EpisodeEnd(-1.5, 7, 0.0, 0), [-1.5, 7, 0.0, 0]),
+    ],
+)
+def test_plain_episodes_are_as_short_as_they_can_be_and_come_back(episode, plain):
+    found = plain_episodes([episode, EpisodeEnd(1.0, 1)])
+    assert found == [plain, [1.0, 1]]
+    assert episodes_of(json.loads(json.dumps(found))) == [episode, EpisodeEnd(1.0, 1)]
+
+
+def test_plain_episodes_are_of_plain_numbers():
+    (found,) = plain_episodes([EpisodeEnd(np.float32(1.5), np.int32(4), 0.5, 1)])
+    assert list(map(type, found)) == [float, int, float, int]
+
+
+def test_an_objective_that_was_not_given_comes_back_as_such():
+    (found,) = episodes_of(plain_episodes([EpisodeEnd(1.0, 2, math.nan, 1)]))
+    assert math.isnan(found.objective)
+    assert found.task == 1

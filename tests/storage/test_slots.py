@@ -66,6 +66,91 @@ def test_ownership_is_consecutive_and_complete(topology: Topology) -> None:
     assert topology.groups_of_policy_worker(1) == [2]
 
 
+def literal_task_of_slot(topology: Topology, each: int) -> list[int]:
+    """The task of each slot: workers one after another, of each its groups, of each ``each`` slots."""
+    found = []
+    for worker in range(topology.num_workers):
+        for group, owner in enumerate(topology.worker_of_group):
+            if owner == worker:
+                found += [group % topology.tasks] * each
+    return found
+
+
+@pytest.mark.parametrize("kind", ["slots_per_group", "slots_per_task_group"])
+@pytest.mark.parametrize("tasks", [2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_slots_have_the_task_of_the_groups_that_they_are_for(kind: str, tasks: int, workers: int) -> None:
+    groups = 12
+    owners = tuple(group % workers for group in range(groups))
+    topology = Topology(
+        rollout_length=4,
+        group_rows=3,
+        worker_of_group=owners,
+        policy_worker_of_group=(0,) * groups,
+        slots_of_worker=tuple(5 * owners.count(worker) for worker in range(workers)),
+        tasks=tasks,
+    )
+    topology = replace(topology, slots_per_group=5) if kind == "slots_per_group" else topology
+    topology = replace(topology, slots_per_task_group=5) if kind == "slots_per_task_group" else topology
+    found = topology.task_of_slot()
+    assert found is not None
+    assert found.dtype == np.int64
+    assert found.tolist() == literal_task_of_slot(topology, 5)
+    assert np.bincount(found).tolist() == [topology.num_slots // tasks] * tasks
+    if kind == "slots_per_group":
+        for group in range(groups):
+            assert set(found[topology.slots_of_group(group)].tolist()) == {group % tasks}
+    store = make_store(topology, SPEC)
+    assert store.task_of_slot is not None
+    assert store.task_of_slot.tolist() == found.tolist()
+    assert store.task_seconds.shape == (workers, tasks)
+    assert not store.task_seconds.any()
+
+
+def test_slots_have_no_task_where_there_is_one(topology: Topology) -> None:
+    assert topology.task_of_slot() is None
+    assert make_store(topology, SPEC).task_of_slot is None
+    assert topology.pool_of_slot() == [0] * 8
+    assert [topology.pool_of_group(group) for group in range(3)] == [0] * 3
+    # In a replay, slots are those of any task.
+    assert replace(topology, tasks=3).task_of_slot() is None
+    assert replace(topology, tasks=3).pool_of_slot() == [0] * 8
+
+
+@pytest.mark.parametrize("policies", [1, 2, 3])
+@pytest.mark.parametrize("tasks", [2, 4])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_groups_share_slots_exactly_where_they_have_one_task_and_one_policy(
+    policies: int, tasks: int, workers: int
+) -> None:
+    groups = 2 * tasks * policies
+    owners = tuple(group % workers for group in range(groups))
+    topology = Topology(
+        rollout_length=4,
+        group_rows=3,
+        worker_of_group=owners,
+        policy_worker_of_group=(0,) * groups,
+        slots_of_worker=tuple(3 * owners.count(worker) for worker in range(workers)),
+        players=PlayerIds(policies=policies),
+        tasks=tasks,
+        slots_per_task_group=3,
+    )
+    # Policies have blocks of groups, one after another, and in each of them every task twice.
+    who = [(group % tasks, group // (2 * tasks)) for group in range(groups)]
+    pools = [topology.pool_of_group(group) for group in range(groups)]
+    for first in range(groups):
+        for second in range(groups):
+            assert (pools[first] == pools[second]) == (who[first] == who[second])
+    pool_of_slot, task_of_slot = topology.pool_of_slot(), topology.task_of_slot()
+    assert task_of_slot is not None
+    for worker in range(workers):
+        of_worker = topology.groups_of_worker(worker)
+        owned = [pool_of_slot[slot] for slot in topology.slots_owned_by(worker)]
+        assert sorted(owned) == sorted(3 * [pools[group] for group in of_worker])
+    for slot, pool in enumerate(pool_of_slot):
+        assert task_of_slot[slot] == who[pools.index(pool)][0]
+
+
 def test_arrays_have_the_time_axis_of_the_specs(topology: Topology) -> None:
     store = make_store(topology, SPEC, state_size=6)
     arrays = store.arrays

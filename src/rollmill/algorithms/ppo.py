@@ -83,8 +83,12 @@ class PPO(OnPolicyAlgorithm):
         steps = keep.shape[0]
         log_prob, entropy, value = self.evaluate(batch)
         moments = None
+        predicted, of_behaviour = value[:steps], batch.value[:steps]
+        scale = self.acting.value_scale(batch.observation, predicted)
         if config.advantage == "vtrace":
             target, advantage = self._vtrace(batch, log_prob, value)
+            if scale is not None:
+                advantage = advantage * scale
             moments = masked_sums(advantage, keep)
         else:
             assert batch.advantage is not None
@@ -105,12 +109,15 @@ class PPO(OnPolicyAlgorithm):
                 low=coefficients["low"],
                 high=coefficients["high"],
             )
+        target = self.acting.normalise_value(target)
+        if scale is not None:
+            predicted, target, of_behaviour = predicted * scale, target * scale, of_behaviour * scale
         of_value = value_loss(
-            value[:steps],
-            self.acting.normalise_value(target),
+            predicted,
+            target,
             keep,
             batch.divisor,
-            behaviour_value=batch.value[:steps],
+            behaviour_value=of_behaviour,
             value_clip=config.value_clip,
         )
         of_entropy = entropy_loss(entropy, keep, batch.divisor)

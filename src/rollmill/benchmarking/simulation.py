@@ -87,7 +87,7 @@ def _simulate(
     prepared = [random_actions(probed.spec.action, None, rows, random) for _ in range(_PREPARED_ACTIONS)]
     hosted: list[tuple[Any, ObservationView, OutcomeView]] = []
     for group in groups:
-        environments = build_group(config, group, agents=probed.spec.agents)
+        environments = build_group(config, group, spec=probed.spec)
         into, outcome = own_views(probed.spec, rows)
         environments.reset(into)
         hosted.append((environments, into, outcome))

@@ -34,6 +34,7 @@ def make_command() -> Command:
     command.option("--seed", "seed of the evaluation (default 0)", kind=natural, default=0, metavar="S")
     command.add_json()
     add_playing(command)
+    command.option("--task", "only this task, of a run that learns several", metavar="NAME")
     return command
 
 
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         max_episode_steps=arguments.max_episode_steps,
         trust=arguments.trust,
         policy=arguments.policy,
+        task=arguments.task,
     )
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0

@@ -29,10 +29,16 @@ def make_command() -> Command:
             "rollmill train atari/pong --total-steps 3e6 --seed 2 --learning-rate 5e-4",
             "rollmill train gym/Pendulum-v1 --algo sac",
             "rollmill train mymodule:MyEnv --run-dir runs/first",
+            "rollmill train --tasks atari/pong,atari/breakout",
             "rollmill train --resume --run-dir runs/first --total-steps 2e6",
         ),
     )
     command.parser.add_argument("preset", metavar="PRESET", nargs="?", help=f"{PRESET}; not needed with --resume")
+    command.option(
+        "--tasks",
+        "several environments that one network learns, instead of PRESET: names or suites joined by commas",
+        metavar="A,B,...",
+    )
     command.option(
         "--total-steps", "agent steps to train for, e.g. 3e6 (default: the preset's)", kind=whole_number, metavar="N"
     )
@@ -62,6 +68,13 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rollmill import api
     from rollmill.runtime.ranks import Ranks
 
+    if arguments.tasks is not None:
+        if arguments.preset is not None:
+            raise OptionError(
+                f"both {arguments.preset} and --tasks {arguments.tasks} were given: name all environments in --tasks"
+            )
+        # Of a single task, a preset like any other.
+        arguments.preset = arguments.tasks.strip(",")
     if arguments.settings is not None:
         from rollmill.tuning.settings import read_settings, under
 

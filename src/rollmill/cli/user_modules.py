@@ -96,4 +96,4 @@ def _names_code(arguments: argparse.Namespace, overrides: Mapping[str, object]) 
     from rollmill.envs.config import EnvConfig
     from rollmill.envs.trust import named_code
 
-    return bool(named_code(EnvConfig(name=arguments.preset)))
+    return any(named_code(EnvConfig(name=name)) for name in arguments.preset.split(",") if name)

@@ -34,6 +34,7 @@ def make_command() -> Command:
     command.flag("--follow", "load the newest checkpoint before each episode, while the run is still training")
     command.option("--seed", "seed of the first episode (default 0)", kind=natural, default=0, metavar="S")
     add_playing(command)
+    command.option("--task", "only this task, of a run that learns several", metavar="NAME")
     return command
 
 
@@ -55,5 +56,6 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         say=lambda text: print(text, flush=True),
         trust=arguments.trust,
         policy=arguments.policy,
+        task=arguments.task,
     )
     return 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rollmill.settings.fields import setting
-from rollmill.settings.value_checks import NAME, UNIT_BELOW_ONE, Checked, integer
+from rollmill.settings.value_checks import NAME, UNIT_BELOW_ONE, Checked, ConfigError, integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +117,8 @@ class EnvConfig(Checked, section="env"):
     Attributes:
         name: A name given to ``register_env``, ``<family>/<id>`` with family one of ``atari``, ``vizdoom``, ``gym``,
             ``mujoco``, ``minigrid``, ``envpool``, ``pettingzoo``, ``mpe``, ``dmlab``, or a bare Gymnasium id.
+        tasks: Several environments that one network learns together, each a name as above; ``name`` is then that of
+            the suite, or the names joined. The other settings apply to all of them.
         kwargs: Passed to the environment's constructor.
         frameskip: Simulator frames for each agent step; None takes the family's default (4 for Atari, VizDoom and
             DeepMind Lab) or what was registered. For environments whose step we do not control it only says how frames
@@ -136,6 +138,7 @@ class EnvConfig(Checked, section="env"):
     """
 
     name: str
+    tasks: tuple[str, ...] = ()
     kwargs: Mapping[str, object] = field(default_factory=dict)
     frameskip: int | None = setting(None, integer(1), "for the family's default")
     max_episode_steps: int | None = setting(None, integer(1), "for the environment's own")
@@ -152,3 +155,17 @@ class EnvConfig(Checked, section="env"):
         """Refuse values that no environment could follow."""
         super().__post_init__()
         NAME.check("env.name", self.name, " such as 'atari/pong' or 'gym/CartPole-v1'")
+        for name in self.tasks:
+            NAME.check("env.tasks", name, " such as 'atari/pong' or 'gym/CartPole-v1'")
+        if len(set(self.tasks)) < len(self.tasks):
+            twice = next(name for name in self.tasks if self.tasks.count(name) > 1)
+            raise ConfigError(f"env.tasks names {twice!r} twice: each task is named once.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The environments' names: those of the tasks, or the only one."""
+        return self.tasks or (self.name,)
+
+    def of_task(self, task: int) -> EnvConfig:
+        """Return the environment of one of the tasks; this one where there are none."""
+        return replace(self, name=self.tasks[task], tasks=()) if self.tasks else self

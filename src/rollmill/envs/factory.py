@@ -35,6 +35,7 @@ from rollmill.envs.shared_spaces import SharedSpaces, mask_in
 from rollmill.envs.space_data import encode_spaces
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.stacking import stack_of
+from rollmill.envs.task_spaces import spec_of_tasks
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import VectorGroup, own_seeds
 from rollmill.envs.views import SavableGroup
@@ -196,7 +197,7 @@ def make_group(
     """Build the environments of one group.
 
     Args:
-        config: The environment.
+        config: The environment; of several tasks, one of them.
         num_envs: Number of environments in the group.
         seeds: One seed for each environment.
         first_index: Index of the first one in the whole run, for messages.
@@ -283,6 +284,8 @@ def make_group(
 def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int | None = None) -> EnvSpec:
     """Build one environment, read its spaces, reset it (for ``info["action_mask"]``), try a step and close it.
 
+    Of several tasks, each is built; their spec has the spaces that they share.
+
     Args:
         config: The environment.
         group_size: The run's ``envs_per_group``, the size of a vector environment of the user's.
@@ -294,6 +297,11 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
         EnvironmentFailure: Its constructor, reset or first step raised; its exception is the cause.
         UnsupportedSpace: Slots do not support its spaces, or its results do not fit them.
     """
+    if config.tasks:
+        return spec_of_tasks(
+            config.name,
+            [probe(config.of_task(task), tries_to_repeat=tries_to_repeat) for task in range(len(config.tasks))],
+        )
     maker = resolve_maker(config)
     native = _takes_vector(maker, config)
     seeds = range(rows_of_group(config, 1, group_size))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +22,13 @@ class SavedSpaces(NamedTuple):
         observation: Its observation space.
         action: Its action space.
         has_action_mask: Whether it provides masks of allowed actions.
+        tasks: Of several tasks: name -> the spaces of each.
     """
 
     observation: spaces.Space[Any]
     action: spaces.Space[Any]
     has_action_mask: bool = False
+    tasks: Mapping[str, SavedSpaces] = MappingProxyType({})
 
 
 class _NoData(Exception):  # noqa: N818 - caught in this module; not an error
@@ -60,7 +64,8 @@ def decode_spaces(data: Any) -> SavedSpaces:
         if data["format"] != _FORMAT:
             raise ValueError(f"format {data['format']!r} instead of {_FORMAT}")
         has_mask = data.get("has_action_mask", False)
-        return SavedSpaces(_decode(data["observation"]), _decode(data["action"]), has_mask is True)
+        tasks = {str(name): decode_spaces(own) for name, own in data.get("tasks", {}).items()}
+        return SavedSpaces(_decode(data["observation"]), _decode(data["action"]), has_mask is True, tasks)
     except Exception as error:  # For damaged data, spaces may raise anything, including AssertionError.
         raise ValueError(f"these are not spaces ({type(error).__name__}: {error})") from error
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import FAMILIES
 from rollmill.envs.registry import registrations
+from rollmill.envs.suites import FAMILY
 
 # Packages whose ids in Gymnasium's registry are trusted; ids of others may come from anywhere.
 _OWN_ENTRY_POINTS = ("gymnasium.envs.", "ale_py.", "minigrid.")
@@ -28,18 +29,21 @@ def named_code(env: EnvConfig) -> str:
             return (
                 f"it gives the environment {env.name!r} the argument {key}={value!r} (env.kwargs), which may run code"
             )
-    if env.name.startswith("dmlab/") and env.dmlab.level_cache is not None:
-        return (
-            f"it gives the environment {env.name!r} maps from the folder {env.dmlab.level_cache!r} "
-            "(env.dmlab.level_cache), which may hold anything"
-        )
-    if not _is_built_in(env.name):
-        return f"it names the environment {env.name!r}, which is not a built-in one (env.name) and runs code"
+    for name in env.names:
+        if name.startswith("dmlab/") and env.dmlab.level_cache is not None:
+            return (
+                f"it gives the environment {name!r} maps from the folder {env.dmlab.level_cache!r} "
+                "(env.dmlab.level_cache), which may hold anything"
+            )
+        if not _is_built_in(name):
+            return f"it names the environment {name!r}, which is not a built-in one (env.name) and runs code"
     return ""
 
 
 def _is_built_in(name: str) -> bool:
     """Whether a name refers to an environment of a trusted package and imports nothing else."""
+    if name.startswith(f"{FAMILY}/"):
+        return True
     if ":" in name or any(entry.name == name for entry in registrations()):
         return False
     family, slash, id = name.partition("/")

@@ -96,17 +96,22 @@ class Group(Protocol):
 
 
 class SavableGroup(Group, Protocol):
-    """A group whose state can be saved and restored.
+    """A group whose state can be saved and restored."""
 
-    Attributes:
-        metrics: What the environments give in ``info["metrics"]``.
-        observation_space: The Gymnasium space of a row's observation.
-        action_space: The Gymnasium space of a row's action.
-    """
+    @property
+    def metrics(self) -> InfoMetrics:
+        """What the environments give in ``info["metrics"]``."""
+        ...
 
-    metrics: InfoMetrics
-    observation_space: Any
-    action_space: Any
+    @property
+    def observation_space(self) -> Any:
+        """The Gymnasium space of a row's observation."""
+        ...
+
+    @property
+    def action_space(self) -> Any:
+        """The Gymnasium space of a row's action."""
+        ...
 
     def snapshot(self) -> bytes | None:
         """Return the group's state; None if its environments cannot be saved."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.errors import UnsupportedSpace
+from rollmill.envs.space_data import decode_spaces
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.task_group import TaskView
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.views import Array
 from rollmill.evaluation.observations import check_observation
 from rollmill.evaluation.saved_spaces import read_spaces
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.evaluation.stage import spaces_of
+from rollmill.evaluation.tasks import spec_of, task_index
 from rollmill.runtime.seeds import int_seed
 
 if TYPE_CHECKING:
@@ -25,6 +28,20 @@ if TYPE_CHECKING:
 
 class AgentError(ValueError):
     """An agent's input does not fit its environment or its state."""
+
+
+class TaskSpaces(NamedTuple):
+    """The spaces that the tasks of a network share, and one of the tasks.
+
+    Attributes:
+        observation: Its observation space.
+        action: Its action space.
+        number: Index of the task.
+    """
+
+    observation: gymnasium.Space[Any]
+    action: gymnasium.Space[Any]
+    number: int
 
 
 class Agent:
@@ -41,6 +58,8 @@ class Agent:
         device: Device of the network: "auto", "cpu", "cuda" or "cuda:<number>".
         seed: Keys the sampling of actions.
         needs_mask: Whether it was trained with masks of allowed actions, so that ``act`` needs one.
+        task: Of a network that has learned several tasks, the one to act in: then the spaces are the task's own. None
+            takes observations and gives actions in the spaces that all tasks share.
 
     Attributes:
         snapshot: The snapshot that the agent was built from.
@@ -59,6 +78,7 @@ class Agent:
         device: str = "cpu",
         seed: int = 0,
         needs_mask: bool = False,
+        task: TaskSpaces | None = None,
     ) -> None:
         import torch
 
@@ -73,9 +93,15 @@ class Agent:
         self._spec = action_spec(action_space)
         self._actions = ActionCodec(self._spec, snapshot.box_actions)
         self._device = resolve_device(device)
+        specs, action = self._observations.specs, self._spec
+        self._task: TaskView | None = None
+        if task is not None:
+            own = specs, action
+            specs, action = ObservationCodec(task.observation).specs, action_spec(task.action)
+            self._task = TaskView(own, specs, action, task.number)
         self._policy = Policy(
-            self._observations.specs,
-            self._spec,
+            specs,
+            action,
             snapshot.model,
             snapshot.algorithm,
             self._device,
@@ -134,7 +160,11 @@ class Agent:
         if action_mask is None and self._observations.has_mask:
             action_mask = observation.get(ACTION_MASK)
         mask = self._read_mask(action_mask, num_rows)
+        if self._task is not None:
+            arrays, mask = self._task.observation(arrays), self._task.mask(mask, num_rows)
         discrete, continuous = self.choose(arrays, mask, deterministic)
+        if self._task is not None:
+            discrete, continuous = self._task.action(discrete, continuous)
         decode = self._actions.decode_batch if is_batch else self._actions.decode_row
         if is_batch:
             return decode(discrete, continuous)
@@ -282,6 +312,7 @@ def load(
     seed: int = 0,
     trust: bool = False,
     policy: str | None = None,
+    task: str | None = None,
 ) -> Agent:
     """Load the agent of a run. The environment's code is needed only for runs of older versions of Rollmill.
 
@@ -295,8 +326,12 @@ def load(
         seed: Keys the sampling of actions.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
         policy: Name of the policy, in a run with several.
+        task: Name of the task to act in, of a run that learned several: then the agent takes the task's own
+            observations. None is for the spaces that all tasks share, whose observations have an entry
+            ``rollmill.specs.TASK`` where the network needs to know the task.
 
     Raises:
+        UnknownTaskError: The run has no such task.
         UntrustedError: Such code is needed without ``trust``.
         SavedSpacesError: The stored spaces are damaged.
         DeviceError: This machine has no such device.
@@ -311,7 +346,13 @@ def load(
         require_trusted(run_dir, snapshot, trust=trust)
         for module in snapshot.env.imports:
             import_user_code(module)
+    if spaces is None and snapshot.env.tasks:
+        spaces = decode_spaces(spec_of(snapshot, snapshot.env).spaces)
     spaces = spaces or spaces_of(snapshot.env, snapshot.group_size)
+    shared = None
+    if task is not None:
+        index = task_index(snapshot.env, task)
+        shared, spaces = TaskSpaces(spaces.observation, spaces.action, index), spaces.tasks[snapshot.env.tasks[index]]
     return Agent(
         snapshot,
         spaces.observation,
@@ -319,6 +360,7 @@ def load(
         device=device,
         seed=seed,
         needs_mask=spaces.has_action_mask,
+        task=shared,
     )
 
 

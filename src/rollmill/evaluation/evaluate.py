@@ -12,17 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.envs.factory import make_group, probe, rows_of_group
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.factory import make_group, rows_of_group
+from rollmill.envs.space_data import SavedSpaces, decode_spaces
 from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.lineup import Lineup, has_roles, lineup_of_agent, lineup_of_run
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import mean_interval
+from rollmill.evaluation.tasks import shown_as_task, spec_of, task_index
 from rollmill.evaluation.video import check_video_path, film_episode
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
+from rollmill.scores import human_normalised, mean_capped, median
 from rollmill.settings.value_checks import check_integer
+from rollmill.specs import EnvSpec
 
 # Seven times the longest episode of Atari.
 _TAKEN_FOR_ENDLESS = 200_000
@@ -54,6 +59,7 @@ class EvaluationResult:
         seed: Seed of the evaluation.
         video: The video of one episode; None if none was requested.
         policies: Where all policies of a run play: name -> mean return and its 95 % interval.
+        tasks: Of a run that learns several tasks: name -> likewise.
     """
 
     env: str
@@ -69,6 +75,24 @@ class EvaluationResult:
     seed: int
     video: str | None = None
     policies: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    tasks: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Human-normalised scores: of each task that has one (of the only environment, if it does), and their means.
+
+        0 is random play, 1 a person's. ``"mean"``, ``"median"`` and ``"mean_capped"`` are over several tasks.
+        """
+        means = {name: mean for name, (mean, _, _) in self.tasks.items()} or {self.env: self.mean}
+        known = {name: mean for name, mean in means.items() if human_normalised(name, mean) is not None}
+        found = {name: float(human_normalised(name, mean) or 0.0) for name, mean in known.items()}
+        if len(found) > 1:
+            found |= {
+                "mean": float(np.mean(list(found.values()))),
+                "median": median(known),
+                "mean_capped": mean_capped(known),
+            }
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
@@ -92,6 +116,11 @@ class EvaluationResult:
                 name: {"mean_return": mean, "interval_95": [low, high]}
                 for name, (mean, low, high) in self.policies.items()
             },
+            "tasks": {
+                name: {"mean_return": mean, "interval_95": [low, high]}
+                for name, (mean, low, high) in self.tasks.items()
+            },
+            "scores": self.scores,
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }
@@ -107,11 +136,21 @@ class EvaluationResult:
             f"  length  {np.mean(self.lengths):,.1f} agent steps",
             f"  speed   {self.frames / self.seconds:,.0f} frames/s",
         ]
-        width = max(map(len, self.policies), default=0)
+        scores = self.scores
+        parts = {**self.policies, **self.tasks}
+        width = max(map(len, parts), default=0)
         lines += [
             f"  {name:<{width}}  {mean:,.2f}   95 % interval {low:,.2f} to {high:,.2f}"
-            for name, (mean, low, high) in self.policies.items()
+            + (f"   human-normalised {scores[name]:.3f}" if name in scores else "")
+            for name, (mean, low, high) in parts.items()
         ]
+        if not parts and scores:
+            lines.append(f"  score   {scores[self.env]:.3f} human-normalised (0 random, 1 a person)")
+        if "mean" in scores:
+            lines.append(
+                f"  scores  human-normalised: mean {scores['mean']:.3f}, median {scores['median']:.3f}, capped at 1 "
+                f"{scores['mean_capped']:.3f}"
+            )
         if self.video is not None:
             lines.append(f"  video   {self.video}")
         return "\n".join(lines)
@@ -131,6 +170,7 @@ def evaluate(
     is_stop_wanted: Callable[[], bool] = lambda: False,
     trust: bool = False,
     policy: str | None = None,
+    task: str | None = None,
 ) -> EvaluationResult:
     """Evaluate a run's policy, or all of its policies together.
 
@@ -148,8 +188,10 @@ def evaluate(
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
         policy: In a run with several policies, the one that plays all agents. None lets each policy play the agents
             that it plays in training; guests with agents of their own play those.
+        task: In a run that learns several tasks, the only one to play, by its name; None plays ``episodes`` of each.
 
     Raises:
+        UnknownTaskError: The run has no such task.
         UntrustedError: The directory names such code, without ``trust``.
         EvaluationInterruptedError: ``is_stop_wanted`` returned True.
         EndlessEpisodeError: An episode without a time limit did not end.
@@ -167,6 +209,7 @@ def evaluate(
         device=device,
         max_episode_steps=max_episode_steps,
         is_stop_wanted=is_stop_wanted,
+        task=task,
     )
     with one_thread():
         if policy is None and has_roles(run_dir):
@@ -203,30 +246,69 @@ class _How(NamedTuple):
     video: Path | str | None = None
     device: str = "cpu"
     max_episode_steps: int | None = None
+    task: str | None = None
 
 
 def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> EvaluationResult:
     """Evaluate a lineup; None is the network of the snapshot alone."""
-    episodes, seed = how.episodes, how.seed
-    quota = quotas(episodes, how.num_envs)
     if how.video is not None:
         check_video_path(how.video)
+    quotas(how.episodes, how.num_envs)  # Raises for invalid numbers before environments are built.
+    task = 0 if how.task is None else task_index(snapshot.env, how.task)
     env = replace(snapshot.env, on_failure="stop")
     if how.max_episode_steps is not None:
         env = replace(env, max_episode_steps=how.max_episode_steps)
-    spec = probe(env, group_size=snapshot.group_size)
-    num_rows = rows_of_group(env, len(quota), snapshot.group_size)
+    spec = spec_of(snapshot, env)
+    if how.task is not None or not env.tasks:
+        return _evaluate_task(snapshot, how, lineup, env, spec, task)
+    # One video is enough, of the first task.
+    results = [
+        _evaluate_task(snapshot, how if not task else how._replace(video=None), lineup, env, spec, task)
+        for task in range(len(env.tasks))
+    ]
+    return _of_all_tasks(snapshot, how, results)
+
+
+def _of_all_tasks(snapshot: Snapshot, how: _How, results: Sequence[EvaluationResult]) -> EvaluationResult:
+    """Return the results of all tasks as one."""
+    returns = tuple(value for result in results for value in result.returns)
+    estimate = mean_interval(returns, seed=how.seed)
+    return replace(
+        results[0],
+        env=snapshot.env.name,
+        returns=returns,
+        lengths=tuple(length for result in results for length in result.lengths),
+        mean=estimate.value,
+        interval=(estimate.low, estimate.high),
+        frames=sum(result.frames for result in results),
+        seconds=sum(result.seconds for result in results),
+        policies={},
+        tasks={result.env: (result.mean, *result.interval) for result in results},
+    )
+
+
+def _evaluate_task(
+    snapshot: Snapshot, how: _How, lineup: Lineup | None, env: EnvConfig, spec: EnvSpec, task: int
+) -> EvaluationResult:
+    """Evaluate on one of the tasks, or on the only environment."""
+    episodes, seed = how.episodes, how.seed
+    quota, of_task = quotas(episodes, how.num_envs), env.of_task(task)
+    num_rows = rows_of_group(of_task, len(quota), snapshot.group_size)
     if num_rows != len(quota):
         quota = quotas(episodes, num_rows)
         quota += (0,) * (num_rows - len(quota))
     seeds = [int_seed(seed, "evaluation environment", index) for index in range(len(quota))]
-    group = make_group(env, len(quota), seeds, box=snapshot.box_actions, agents=spec.agents)
+    group = make_group(of_task, len(quota), seeds, box=snapshot.box_actions, agents=spec.agents)
+    group = shown_as_task(group, spec, task)
     # Every agent of an environment is a row, and plays as many episodes as the environment.
     quota = tuple(int(number) for number in np.repeat(quota, spec.rows_per_env))
     episodes *= spec.rows_per_env
     try:
         if lineup is None:
-            agent = Agent(snapshot, group.observation_space, group.action_space, device=how.device, seed=seed)
+            spaces = SavedSpaces(group.observation_space, group.action_space)
+            if spec.tasks:
+                spaces = decode_spaces(spec.spaces)
+            agent = Agent(snapshot, spaces.observation, spaces.action, device=how.device, seed=seed)
             lineup = lineup_of_agent(agent, deterministic=how.deterministic)
         who = lineup.who(group.num_rows)
         returns: list[list[float]] = [[] for _ in quota]
@@ -243,7 +325,7 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
             going_on[outcome.episode_length > 0] = 0
             if env.max_episode_steps is None and going_on.max() >= _TAKEN_FOR_ENDLESS:
                 raise EndlessEpisodeError(
-                    f"an episode of {env.name!r} has not ended after {_TAKEN_FOR_ENDLESS:,} steps, with "
+                    f"an episode of {of_task.name!r} has not ended after {_TAKEN_FOR_ENDLESS:,} steps, with "
                     f"{episodes - missing} of {episodes} episodes played: give a time limit (--max-episode-steps, "
                     "max_episode_steps), or train with --env.max-episode-steps"
                 )
@@ -258,7 +340,7 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
     film = None
     if how.video is not None:
         try:
-            film = film_episode(lineup, env, how.video, seeds[0])
+            film = film_episode(lineup, env, how.video, seeds[0], task=task)
         except Exception as error:
             # Keep the results if rendering fails.
             name = "" if isinstance(error, NotRenderableError) else f"{type(error).__name__}: "
@@ -267,14 +349,14 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
     steps_played = tuple(value for row in lengths for value in row)
     estimate = mean_interval(flat, seed=seed)
     return EvaluationResult(
-        env=env.name,
+        env=of_task.name,
         checkpoint=str(snapshot.checkpoint),
         agent_steps=snapshot.agent_steps,
         returns=flat,
         lengths=steps_played,
         mean=estimate.value,
         interval=(estimate.low, estimate.high),
-        frames=sum(steps_played) * spec.frameskip,
+        frames=sum(steps_played) * (spec.tasks[task] if spec.tasks else spec).frameskip,
         seconds=seconds,
         deterministic=lineup.agents[0].is_deterministic(how.deterministic),
         seed=seed,

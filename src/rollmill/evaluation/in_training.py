@@ -54,6 +54,9 @@ def play_pending(
                     snapshot, episodes=episodes, seed=seed, is_stop_wanted=is_stop_wanted
                 ).to_dict()
                 best_by = float(result["mean_return"])
+                if result["tasks"]:
+                    # Returns of different tasks have different sizes; scores are missing where none are known.
+                    best_by = float(result["scores"].get("mean_capped", best_by))
                 if opponents:
                     points = points_against(
                         snapshot, opponents, matches=episodes, seed=seed, is_stop_wanted=is_stop_wanted

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmill.envs.config import EnvConfig
-from rollmill.envs.factory import probe
 from rollmill.evaluation.lineup import Lineup
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import Picture, open_stage
+from rollmill.evaluation.tasks import shown_as_task, spec_of
 
 _LEAST_HEIGHT = 480
 _CAPTION_HEIGHT = 32
@@ -61,21 +61,22 @@ class Film(NamedTuple):
     complete: bool
 
 
-def play_episode(lineup: Lineup, env: EnvConfig, seed: int) -> Iterator[Frame]:
+def play_episode(lineup: Lineup, env: EnvConfig, seed: int, *, task: int = 0) -> Iterator[Frame]:
     """Play one episode and yield the frame of every step, including the true final one.
 
     Args:
         lineup: Who plays.
         env: The environment; built here, and closed with the iterator.
         seed: Seed of the environment.
+        task: Which of several tasks.
 
     Raises:
         NotRenderableError: The environment cannot be rendered.
     """
     group_size, box = lineup.group_size, lineup.box
-    spec = probe(env, group_size=group_size)
-    with open_stage(env, seed, box=box, group_size=group_size, agents=spec.agents) as stage:
-        steps = play(lineup.players, lineup.who(stage.num_rows), stage, spec)
+    spec = spec_of(lineup.snapshot, env)
+    with open_stage(env.of_task(task), seed, box=box, group_size=group_size, agents=spec.agents) as stage:
+        steps = play(lineup.players, lineup.who(stage.num_rows), shown_as_task(stage, spec, task), spec)
         total = 0.0
         for length, outcome in enumerate(steps, start=1):
             total += float(outcome.reward[0])
@@ -91,6 +92,7 @@ def film_episode(
     path: Path | str,
     seed: int,
     *,
+    task: int = 0,
     caption: bool = True,
     longest_s: float = _LONGEST_S,
     budget_s: float = _RENDERING_BUDGET_S,
@@ -102,6 +104,7 @@ def film_episode(
         env: The environment.
         path: The file; its directory is created. An existing file is replaced when the new one is complete.
         seed: Of the environment.
+        task: Which of several tasks.
         caption: Whether a line below the picture shows the steps and the return so far.
         longest_s: Maximum length of the video in seconds.
         budget_s: Maximum wall-clock seconds; a simulator without a GPU may need a second for each frame.
@@ -110,13 +113,13 @@ def film_episode(
     started = time.monotonic()
 
     def frames() -> Iterator[Frame]:
-        for frame in play_episode(lineup, env, seed):
+        for frame in play_episode(lineup, env, seed, task=task):
             last[:] = [frame]
             yield frame
             if frame.length >= longest_s * frame.fps or time.monotonic() - started >= budget_s:
                 return
 
-    written = write_mp4(path, frames(), caption=env.name if caption else None)
+    written = write_mp4(path, frames(), caption=env.of_task(task).name if caption else None)
     return Film(Path(path), last[0].reward_sum, written, last[0].ended)
 
 

@@ -10,6 +10,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.evaluation.lineup import Lineup, lineup_of_run
 from rollmill.evaluation.snapshot import folder_of_policy, newest_checkpoint
 from rollmill.evaluation.stage import has_display
+from rollmill.evaluation.tasks import task_index
 from rollmill.evaluation.video import check_video_path, film_episode, play_episode
 from rollmill.evaluation.window import Window, WindowClosedError
 from rollmill.models.device import one_thread
@@ -33,6 +34,7 @@ def watch(
     say: Callable[[str], None] = print,
     trust: bool = False,
     policy: str | None = None,
+    task: str | None = None,
 ) -> list[float]:
     """Show episodes until ``episodes`` are over, the window is closed, or Ctrl-C.
 
@@ -50,6 +52,7 @@ def watch(
         say: Called with one line for each episode.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
         policy: In a run with several policies, the one that plays all agents; None as in :func:`evaluate`.
+        task: In a run that learns several tasks, the only one to show; None shows them in turn.
 
     Returns:
         The episodes' returns.
@@ -58,6 +61,7 @@ def watch(
         ValueError: ``episodes`` is not an integer, or below 1.
         UntrustedError: The directory names such code, without ``trust``.
         NoRunError: There is no such run or checkpoint.
+        UnknownTaskError: The run has no such task.
         CheckpointError: No checkpoint is intact.
         NotRenderableError: The environment cannot be rendered.
         VideoError: The video cannot be written.
@@ -87,6 +91,7 @@ def watch(
     returns: list[float] = []
     lineup = load()
     env = lineup.snapshot.env
+    chosen = range(len(env.names)) if task is None else (task_index(env, task),)
     window = Window(f"rollmill: {env.name}") if windowed else None
     try:
         while episodes is None or len(returns) < episodes:
@@ -96,13 +101,15 @@ def watch(
                 if _is_newer(lineup):
                     lineup = load()
             env_seed = int_seed(seed, "watched environment", len(returns))
+            shown = chosen[len(returns) % len(chosen)]
             if window is not None:
-                returns.append(_show(window, lineup, env, env_seed))
+                returns.append(_show(window, lineup, env, env_seed, shown))
             else:
-                film = film_episode(lineup, env, target, env_seed)
+                film = film_episode(lineup, env, target, env_seed, task=shown)
                 returns.append(film.episode_return)
             where = "" if window is not None else f"   {target}"
-            say(f"{lineup.snapshot.agent_steps:,} agent steps   return {returns[-1]:,.1f}{where}")
+            which = f"{env.tasks[shown]}   " if env.tasks else ""
+            say(f"{which}{lineup.snapshot.agent_steps:,} agent steps   return {returns[-1]:,.1f}{where}")
     except WindowClosedError:
         pass
     finally:
@@ -111,11 +118,11 @@ def watch(
     return returns
 
 
-def _show(window: Window, lineup: Lineup, env: EnvConfig, seed: int) -> float:
+def _show(window: Window, lineup: Lineup, env: EnvConfig, seed: int, task: int) -> float:
     """Show one episode in real time."""
     due = time.monotonic()
     total = 0.0
-    for frame in play_episode(lineup, env, seed):
+    for frame in play_episode(lineup, env, seed, task=task):
         due = max(due + 1.0 / frame.fps, time.monotonic())
         window.show(frame.picture, f"step {frame.length:,}   return {frame.reward_sum:,.1f}", due)
         total = frame.reward_sum

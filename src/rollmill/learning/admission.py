@@ -49,10 +49,9 @@ class FirstInFirstOut:
     def __init__(self, store: SlotStore, num_trajectories: int) -> None:
         """``num_trajectories`` is the batch size in samples divided by T."""
         self._store = store
-        self._wanted = num_trajectories * store.topology.rollout_length
+        self._num_trajectories = num_trajectories
         self._agents = store.topology.agents_per_env
         self._policies = store.topology.players.policies
-        self._most_rows = num_trajectories * self._agents * self._policies
         # (slot, first row, samples of each row from that one on)
         self._segments: deque[tuple[int, int, NDArray[np.int64]]] = deque()
 
@@ -69,27 +68,111 @@ class FirstInFirstOut:
 
     def take(self) -> Trajectories | None:
         """Return the next batch, or None while there are too few samples."""
+        chosen = self.choose(self._num_trajectories)
+        if chosen is None:
+            return None
+        self.cut(chosen)
+        return gather_trajectories_of(self._store, np.array(chosen, np.int64))
+
+    def choose(self, num_trajectories: int) -> list[tuple[int, int, int, int]] | None:
+        """Return what makes a batch of this size, as ``[(slot, first row, rows, first trajectory)]``; None if too few.
+
+        Args:
+            num_trajectories: Its samples divided by T.
+        """
+        wanted = num_trajectories * self._store.topology.rollout_length
+        most_rows = num_trajectories * self._agents * self._policies
         chosen: list[tuple[int, int, int, int]] = []
         column = samples = 0
+        if not wanted:
+            return chosen
         for slot, first_row, of_rows in self._segments:
-            enough = int(np.searchsorted(np.cumsum(of_rows), self._wanted - samples)) + 1
+            enough = int(np.searchsorted(np.cumsum(of_rows), wanted - samples)) + 1
             # Whole environments, so that the rows of a match stay together.
             enough = -(-enough // self._agents) * self._agents
-            used = min(enough, len(of_rows), self._most_rows - column)
+            used = min(enough, len(of_rows), most_rows - column)
             chosen.append((slot, first_row, used, column))
             column += used
             samples += int(of_rows[:used].sum())
-            if samples >= self._wanted or column >= self._most_rows:
-                return self._cut(chosen)
+            if samples >= wanted or column >= most_rows:
+                return chosen
         return None
 
-    def _cut(self, chosen: list[tuple[int, int, int, int]]) -> Trajectories:
+    def cut(self, chosen: list[tuple[int, int, int, int]]) -> None:
+        """Take out what :meth:`choose` has returned."""
         for _, _, used, _ in chosen:
             slot, first_row, of_rows = self._segments.popleft()
             if used < len(of_rows):
                 self._store.retain(slot)
                 self._segments.appendleft((slot, first_row + used, of_rows[used:]))
+
+
+class EqualShares:
+    """Takes as many samples of each of several tasks, each task's first in, first out. See :class:`Admission`.
+
+    A batch has R trajectories. Where the tasks do not divide it, they take turns with the remainder: of batch k, task t
+    of n gets ``floor(((k + 1) R + t) / n) - floor((k R + t) / n)``, which sum up to R by Hermite's identity. Where
+    episodes are short, a trajectory has fewer samples, because final observations are none: while one task has had at
+    least T samples more than another one, a trajectory of the next batch goes from the first to the second.
+
+    With several policies a trajectory has the samples of all of them, and a task's share is counted in the samples of
+    the policy that learns.
+    """
+
+    def __init__(self, store: SlotStore, num_trajectories: int) -> None:
+        """``num_trajectories`` is the batch size in samples divided by T."""
+        tasks = store.topology.task_of_slot()
+        assert tasks is not None, "the run has several tasks"
+        self._store = store
+        self._task_of_slot = tasks
+        self._queues = [FirstInFirstOut(store, num_trajectories) for _ in range(store.topology.tasks)]
+        self._num_trajectories = num_trajectories
+        self._batches = 0
+        self._samples = np.zeros(len(self._queues), np.int64)
+
+    def add(self, slot: int) -> None:
+        """Append a completed slot. The rule takes ownership of its reference."""
+        self._queues[self._task_of_slot[slot]].add(slot)
+
+    def take(self) -> Trajectories | None:
+        """Return the next batch, or None while a task's share is incomplete."""
+        chosen: list[tuple[int, int, int, int]] = []
+        parts = [queue.choose(share) for queue, share in zip(self._queues, self._shares(), strict=True)]
+        if any(part is None for part in parts):
+            return None
+        self._batches += 1
+        for task, (queue, part) in enumerate(zip(self._queues, parts, strict=True)):
+            assert part is not None
+            first = sum(rows for _, _, rows, _ in chosen)
+            chosen += [(slot, row, rows, first + column) for slot, row, rows, column in part]
+            self._samples[task] += sum(self._samples_of(slot, row, rows) for slot, row, rows, _ in part)
+            queue.cut(part)
         return gather_trajectories_of(self._store, np.array(chosen, np.int64))
+
+    def _shares(self) -> list[int]:
+        """Return the trajectories of each task in the next batch."""
+        before, after = self._batches * self._num_trajectories, (self._batches + 1) * self._num_trajectories
+        tasks, length = len(self._queues), self._store.topology.rollout_length
+        shares = [(after + task) // tasks - (before + task) // tasks for task in range(tasks)]
+        # No share is more than twice the usual one, for which there are slots enough.
+        most = -(-self._num_trajectories // tasks) + self._num_trajectories // tasks
+        had = self._samples.copy()
+        while True:
+            giving = max((task for task in range(tasks) if shares[task]), key=had.__getitem__)
+            taking = min((task for task in range(tasks) if shares[task] < most), key=had.__getitem__)
+            if had[giving] - had[taking] <= length:  # A move would only turn the difference around.
+                return shares
+            shares[giving] -= 1
+            shares[taking] += 1
+            had[giving] -= length
+            had[taking] += length
+
+    def _samples_of(self, slot: int, first: int, rows: int) -> int:
+        """Return the number of samples that the policy may learn from in some rows of a slot."""
+        valid = self._store.arrays["valid"][slot, :, first : first + rows]
+        if (policies := self._store.arrays.get(POLICY_ID)) is not None:
+            valid = valid & (policies[slot, :-1, first : first + rows] == self._store.policy)
+        return int(np.count_nonzero(valid))
 
 
 class Iterations:
@@ -114,10 +197,11 @@ class Iterations:
         return gather_trajectories_of(self._store, np.array(chosen, np.int64))
 
 
+FIFO = "fifo"
 AdmissionFactory = Callable[[SlotStore, int], Admission]
 
 ADMISSIONS: Registry[AdmissionFactory] = Registry(
-    "admission rule", {"fifo": FirstInFirstOut}, register="register_admission"
+    "admission rule", {FIFO: FirstInFirstOut}, register="register_admission"
 )
 
 

@@ -30,6 +30,7 @@ from rollmill.learning.minibatches import Minibatches, Whole
 from rollmill.learning.progress import LearnerSetup
 from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
+from rollmill.learning.task_record import TaskRecord
 from rollmill.learning.trajectories import Trajectories
 from rollmill.learning.update import Update
 from rollmill.learning.versions import Versions
@@ -119,12 +120,16 @@ class OnPolicyTrainer:
         self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, *end)
         self._entropy_guard = EntropyGuard(spec.action, config.entropy_floor)
         self._lag = LagStatistics()
+        self._tasks: TaskRecord | None = None
+        if spec.tasks:
+            self._tasks = TaskRecord([task.name for task in spec.tasks], store.task_seconds)
         self._bounds: ActionBounds | None = None
         if spec.action.num_continuous:
             distribution = self._model.distribution
             self._bounds = ActionBounds(distribution.spec, squash=distribution.squash)
         self._at_bound: float | None = None
         self._moments = (0.0, 1.0)
+        self._return_scales: NDArray[np.float32] | None = None
         self._oldest_version = 0
         self._loader: BatchLoader[_Prepared] | None = None
         self.stale_samples = 0
@@ -134,7 +139,7 @@ class OnPolicyTrainer:
 
     def begin(self) -> None:
         """Read the normaliser of returns, which may have been restored."""
-        self._moments = self._model.value_moments()
+        self._read_normaliser()
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -158,6 +163,8 @@ class OnPolicyTrainer:
             return False
         self._progress.take_episodes(episodes)
         self._entropy_guard.observe(episodes, self._progress.recent_episodes)
+        if self._tasks is not None:
+            self._tasks.take_episodes(episodes)
         self._learn(learner, self._with_present_numbers(prepared))
         return True
 
@@ -179,6 +186,8 @@ class OnPolicyTrainer:
             self._lag = LagStatistics()
         if self.league is not None:
             figures |= self.league.figures(is_row=report.is_row)
+        if self._tasks is not None:
+            figures |= self._tasks.figures(is_row=report.is_row)
         return replace(
             report,
             losses=self._update.take_statistics() if report.is_row else {},
@@ -204,8 +213,10 @@ class OnPolicyTrainer:
         self._entropy_guard.load_state_dict(other._entropy_guard.state_dict())
         moments = other._minibatches.previous_moments
         self._minibatches.previous_moments = None if moments is None else moments.clone()
-        self._moments = self._model.value_moments()
+        self._read_normaliser()
         self._oldest_version = first_version
+        if self._tasks is not None:
+            self._tasks.forget_episodes()
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`rollmill.learning.learner.Trainer`."""
@@ -219,6 +230,7 @@ class OnPolicyTrainer:
             "oldest_version": self._oldest_version,
             "counters": {"stale_samples": self.stale_samples, "invalid_samples": self.invalid_samples},
             **({} if self.league is None else {"league": self.league.state_dict()}),
+            **({} if self._tasks is None else {"tasks": self._tasks.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -237,6 +249,8 @@ class OnPolicyTrainer:
         self._oldest_version = state.get("oldest_version", 0)  # missing in checkpoints of earlier versions
         if self.league is not None and "league" in state:
             self.league.load_state_dict(state["league"])
+        if self._tasks is not None and "tasks" in state:
+            self._tasks.load_state_dict(state["tasks"])
         self.stale_samples = state["counters"]["stale_samples"]
         self.invalid_samples = state["counters"]["invalid_samples"]
 
@@ -289,7 +303,8 @@ class OnPolicyTrainer:
     def _learn(self, learner: Learner, prepared: _Prepared) -> None:
         """Learn from one batch: admit samples, run all SGD steps, release the slots, update schedules."""
         self._ledger.enter(LearnerPhase.LEARNING)
-        progress, batch, targets = self._progress, prepared.batch, prepared.targets
+        progress, batch = self._progress, prepared.batch
+        targets = self._in_units_of_tasks(batch, prepared.targets)
         steps_before = progress.sgd_steps
         if self.league is not None:
             self.league.observe(batch, progress.batches + 1)
@@ -315,6 +330,8 @@ class OnPolicyTrainer:
             self._stop_with_others()
         # A batch that was interrupted by the end of the run is not counted.
         consumed = int(whole.keep.sum()) if is_complete else 0
+        if self._tasks is not None and batch.tasks is not None and is_complete:
+            self._tasks.count(batch.tasks, keep)
         progress.agent_steps += consumed
         if self._fingerprints is not None and is_complete:
             self._fingerprints.add(progress.batches, batch, self._algorithm, self._update.optimisers)
@@ -404,8 +421,22 @@ class OnPolicyTrainer:
             self._model.update_pixel_levels(self._pictures_of_all(pictures))
         if targets.return_ is not None and self._model.normalises_returns:
             returns = torch.from_numpy(targets.return_[keep]).to(self._device)
-            self._model.update_value_normaliser(returns, sum_over_ranks=self._collective.sum)
-            self._moments = self._model.value_moments()
+            tasks = None
+            if batch.tasks is not None:
+                of_samples = np.broadcast_to(batch.tasks, keep.shape)[keep]
+                tasks = torch.from_numpy(of_samples).to(self._device)
+            self._model.update_value_normaliser(returns, tasks=tasks, sum_over_ranks=self._collective.sum)
+            self._read_normaliser()
+
+    def _read_normaliser(self) -> None:
+        self._moments, self._return_scales = self._model.value_moments(), self._model.return_scales()
+
+    def _in_units_of_tasks(self, batch: Trajectories, targets: Targets) -> Targets:
+        """Divide advantages by the deviation of the returns of their tasks, before this batch changes it."""
+        if self._return_scales is None or targets.advantage is None:
+            return targets
+        scales = self._return_scales[0] if batch.tasks is None else self._return_scales[batch.tasks]
+        return targets._replace(advantage=targets.advantage / scales)
 
     def _pictures_of_all(self, pictures: dict[str, Tensor]) -> dict[str, Tensor]:
         if self._collective.world_size == 1:

@@ -3,36 +3,69 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
 from rollmill.storage.matches import Match
+
+# Of each of many tasks, however small the window.
+_FEWEST_OF_A_TASK = 5
 
 
 class RecentResults:
     """A window of episodes and matches, which starts again when the policy is replaced by another one's weights.
 
     Args:
-        window: How many of each are kept.
+        window: How many of each are kept; of several tasks, as many episodes of each.
+        tasks: Names of the tasks; empty without several.
 
     Attributes:
-        episodes: The newest ones, the last one last.
+        tasks: As given.
         points: Of the newest matches against other players: 1 for a win, 1/2 for a draw, 0 for a loss.
     """
 
-    def __init__(self, window: int) -> None:
-        self.episodes: deque[EpisodeEnd] = deque(maxlen=window)
+    def __init__(self, window: int, tasks: Sequence[str] = ()) -> None:
+        self.tasks = tuple(tasks)
+        each = max(_FEWEST_OF_A_TASK, -(-window // len(tasks))) if tasks else window
+        self._episodes: list[deque[EpisodeEnd]] = [deque(maxlen=each) for _ in tasks or ("",)]
         self.points: deque[float] = deque(maxlen=window)
+
+    @property
+    def episodes(self) -> list[EpisodeEnd]:
+        """The newest ones, the last one last; of several tasks, those of the first task first."""
+        return [episode for of_task in self._episodes for episode in of_task]
+
+    @property
+    def has_all_episodes(self) -> bool:
+        """Whether the window of episodes is full."""
+        return all(len(of_task) == of_task.maxlen for of_task in self._episodes)
+
+    @property
+    def has_all_points(self) -> bool:
+        """Whether the window of matches is full."""
+        return len(self.points) == self.points.maxlen
+
+    def mean_returns(self) -> dict[str, float]:
+        """Return task -> mean return of its episodes; ``""`` is the name of the only one."""
+        names = self.tasks or ("",)
+        return {
+            name: fmean(episode.episode_return for episode in of_task)
+            for name, of_task in zip(names, self._episodes, strict=True)
+            if of_task
+        }
 
     def add(self, episodes: Iterable[EpisodeEnd], matches: Iterable[Match] = ()) -> None:
         """Add results, in the order in which they came."""
-        self.episodes.extend(episodes)
+        for episode in episodes:
+            self._episodes[episode.task or 0].append(episode)
         self.points.extend(match.points for match in matches)
 
     def clear(self) -> None:
         """Forget all results."""
-        self.episodes.clear()
+        for of_task in self._episodes:
+            of_task.clear()
         self.points.clear()
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,5 +75,5 @@ class RecentResults:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the result of :meth:`state_dict`."""
         self.clear()
-        self.episodes.extend(episodes_of(state["episodes"]))
+        self.add(episodes_of(state["episodes"]))
         self.points.extend(state["points"])

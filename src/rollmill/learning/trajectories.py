@@ -35,6 +35,7 @@ class Trajectories:
         episodes: Episodes that ended within these trajectories.
         matches: Results of matches against other players that ended within them.
         last_policies: Ids of who plays the rows at x_T; None with one player.
+        tasks: int64 ``[N]``, the task of each trajectory; None without several tasks.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -43,6 +44,7 @@ class Trajectories:
     episodes: tuple[EpisodeEnd, ...]
     matches: tuple[Match, ...] = ()
     last_policies: NDArray[np.int16] | None = None
+    tasks: NDArray[np.int64] | None = None
 
     @property
     def num_trajectories(self) -> int:
@@ -81,6 +83,7 @@ def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Tra
         state = arrays.pop(RNN_STATE)[:, : store.state_size]
         arrays |= {RNN_STATE: state} if store.state_size else {}
     index = _observation_index(store, segments)
+    tasks = None if store.task_of_slot is None else np.repeat(store.task_of_slot[segments[:, 0]], segments[:, 2])
     slots, episodes = tuple(segments[:, 0].tolist()), _episodes(store, segments)
     matches, last_policies = _matches(store, segments), None
     if (policies := arrays.pop(POLICY_ID, None)) is not None:
@@ -92,10 +95,11 @@ def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Tra
             arrays[ACTS] &= own
         arrays["valid"] &= own[:-1]
     if ACTS not in arrays:
-        return Trajectories(arrays, index, slots, episodes, matches, last_policies)
+        return Trajectories(arrays, index, slots, episodes, matches, last_policies, tasks)
     turns = turns_only(arrays)
     index = np.take_along_axis(index[:, turns.column], turns.step, axis=0)
-    return Trajectories(turns.arrays, index, slots, episodes, matches, last_policies)
+    tasks = None if tasks is None else tasks[turns.column]
+    return Trajectories(turns.arrays, index, slots, episodes, matches, last_policies, tasks)
 
 
 def _observation_index(store: SlotStore, segments: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -137,5 +141,6 @@ def _episodes(store: SlotStore, segments: NDArray[np.int64]) -> tuple[EpisodeEnd
             at = steps, columns + first
             worth = [None] * len(steps) if objectives is None else objectives[slot][at].tolist()
             found = zip(returns[slot][at].tolist(), lengths[slot][at].tolist(), worth, strict=True)
-            ends += [EpisodeEnd(*episode) for episode in found]
+            task = None if store.task_of_slot is None else int(store.task_of_slot[slot])
+            ends += [EpisodeEnd(*episode, task) for episode in found]
     return tuple(ends)

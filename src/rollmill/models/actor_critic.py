@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rollmill.models.config import Activation, ModelConfig
@@ -16,9 +19,10 @@ from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.models.normalisers import ObservationNormaliser
 from rollmill.models.observation import make_encoder
+from rollmill.models.popart import PopArt
 from rollmill.models.precision import in_full_precision
 from rollmill.models.running_moments import RunningMeanStd, Sum
-from rollmill.specs import CENTRAL_VIEW, ActionSpec, ArraySpec
+from rollmill.specs import CENTRAL_VIEW, TASK, ActionSpec, ArraySpec
 
 
 class ActorCriticOutput(NamedTuple):
@@ -58,12 +62,13 @@ class ActorCritic(nn.Module):
     def __init__(self, observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> None:
         super().__init__()
         self.distribution = ActionDistribution(action, squash=config.squash_actions)
-        own = {name: spec for name, spec in observation.items() if name != CENTRAL_VIEW}
+        hidden = {CENTRAL_VIEW} if config.observe_task else {CENTRAL_VIEW, TASK}
+        own = {name: spec for name, spec in observation.items() if name not in hidden}
         seen = observation if config.central_value else own
         self.normaliser: ObservationNormaliser | None = None
         if config.normalise_observations:
             self.normaliser = ObservationNormaliser(seen, images=config.normalise_images, clip=config.observation_clip)
-        self.return_normaliser = RunningMeanStd(()) if config.normalise_returns else None
+        self.return_normaliser = RunningMeanStd(()) if config.normalise_returns is True else None
         self.encoder, width = make_encoder(own, action, config)
         self.critic_encoder, critic_width = None, width
         if not config.shares_encoder(own):
@@ -77,7 +82,9 @@ class ActorCritic(nn.Module):
         self.critic_trunk, critic_trunk_width = None, trunk_width
         if self.critic_encoder is not None:
             self.critic_trunk, critic_trunk_width = _trunk(critic_width, config)
-        self.heads = _Heads(trunk_width, critic_trunk_width, self.distribution, config)
+        tasks = observation[TASK].size if TASK in observation and config.normalise_returns == "popart" else 1
+        self.heads = _Heads(trunk_width, critic_trunk_width, self.distribution, config, tasks=tasks)
+        self._has_tasks = tasks > 1
         self.set_channels_last(True)
 
     def forward(
@@ -99,7 +106,7 @@ class ActorCritic(nn.Module):
                 rnn_state = zero_state(rnn_state, reset)
             rnn_state = state_for(features, rnn_state, self.state_size)
             features, rnn_state = self.core.step(features, rnn_state)
-        params, value = self._outputs(features, critic)
+        params, value = self._outputs(features, critic, observation.get(TASK))
         return ActorCriticOutput(params, value, rnn_state)
 
     def unroll(
@@ -133,7 +140,7 @@ class ActorCritic(nn.Module):
             rnn_state = state_for(x, rnn_state, self.state_size)
             x, rnn_state = self.core.unroll(x, rnn_state, reset, reset_steps)
             features = x.flatten(0, 1)
-        params, value = self._outputs(features, critic)
+        params, value = self._outputs(features, critic, flat.get(TASK))
         return ActorCriticOutput(params.view(steps, rows, -1), value.reshape(steps, rows), rnn_state)
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> Tensor | None:
@@ -151,9 +158,21 @@ class ActorCritic(nn.Module):
         if self.normaliser is not None:
             self.normaliser.update(observation, valid, **ranks)
 
-    def update_value_normaliser(self, return_: Tensor, valid: Tensor | None = None, **ranks: Sum) -> None:
-        """Merge returns (in units of the rewards) into the running statistics; a no-op without a normaliser."""
-        if self.return_normaliser is not None:
+    def update_value_normaliser(
+        self, return_: Tensor, valid: Tensor | None = None, *, tasks: Tensor | None = None, **ranks: Sum
+    ) -> None:
+        """Merge returns (in units of the rewards) into the running statistics; a no-op without a normaliser.
+
+        Args:
+            return_: ``[n]`` with PopArt, else of any shape.
+            valid: See :meth:`rollmill.models.running_moments.RunningMeanStd.update`; None with PopArt.
+            tasks: int64 ``[n]``, for PopArt with several tasks.
+            **ranks: See :meth:`rollmill.models.running_moments.RunningMeanStd.update`.
+        """
+        if self.heads.popart is not None:
+            assert valid is None
+            self.heads.popart.update(return_, tasks if self._has_tasks else None, **ranks)
+        elif self.return_normaliser is not None:
             self.return_normaliser.update(return_, valid, **ranks)
 
     def update_pixel_levels(self, observation: Mapping[str, Tensor]) -> None:
@@ -177,8 +196,32 @@ class ActorCritic(nn.Module):
 
     @property
     def normalises_returns(self) -> bool:
-        """Whether the value is in normalised units and :meth:`update_value_normaliser` does anything."""
-        return self.return_normaliser is not None
+        """Whether :meth:`update_value_normaliser` does anything."""
+        return self.return_normaliser is not None or self.heads.popart is not None
+
+    def return_scales(self) -> NDArray[np.float32] | None:
+        """With PopArt, the deviation of the returns of each task, float32 ``[tasks]``; else None. Waits for the device.
+
+        Advantages are divided by it, so that the policy learns from all tasks alike (Hessel et al. 2019, section 3.2).
+        """
+        popart = self.heads.popart
+        return None if popart is None else popart.scale.cpu().numpy().copy()
+
+    def value_scale(self, observation: Mapping[str, Tensor], value: Tensor) -> Tensor | None:
+        """Return what errors of values are multiplied with in a loss, in the shape of ``value``.
+
+        With PopArt, values are in the units of the rewards, and a task with large ones would outweigh the others.
+
+        Args:
+            observation: Name -> ``[N, *shape]``.
+            value: ``[N]`` or ``[n, ...]``, the network's values of these observations, or of the first ``n``.
+
+        Returns:
+            None where values are in normalised units, or are not normalised.
+        """
+        if self.heads.popart is None:
+            return None
+        return self.heads.popart.precision(observation[TASK][: len(value)] if self._has_tasks else None, value)
 
     def value_moments(self) -> tuple[float, float]:
         """``(mean, std)`` used to normalise returns, (0, 1) without a normaliser. Waits for the device."""
@@ -215,19 +258,27 @@ class ActorCritic(nn.Module):
         critics = [critic for _, critic in encoded if critic is not None]
         return torch.cat([features for features, _ in encoded]), torch.cat(critics) if critics else None
 
-    def _outputs(self, features: Tensor, critic: Tensor | None) -> tuple[Tensor, Tensor]:
-        if critic is None:
-            return in_full_precision(self._heads, features)
-        return in_full_precision(self._heads, features, critic)
+    def _outputs(self, features: Tensor, critic: Tensor | None, task: Tensor | None) -> tuple[Tensor, Tensor]:
+        task = task if self._has_tasks else None
+        given = [features] if critic is None else [features, critic]
+        if task is None:
+            return in_full_precision(self._heads, *given)
+        return in_full_precision(partial(self._heads_of_task, critic is not None), *given, task)
 
-    def _heads(self, features: Tensor, critic: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _heads_of_task(self, has_critic: bool, *given: Tensor) -> tuple[Tensor, Tensor]:
+        features, *rest = given
+        return self._heads(features, rest[0] if has_critic else None, rest[-1])
+
+    def _heads(
+        self, features: Tensor, critic: Tensor | None = None, task: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         actor = self.trunk(features)
         if critic is None:
             critic = actor
         else:
             assert self.critic_trunk is not None
             critic = self.critic_trunk(critic)
-        params, value = self.heads(actor, critic)
+        params, value = self.heads(actor, critic, task)
         return params, value
 
 
@@ -239,14 +290,17 @@ def is_of_critic(parameter: str) -> bool:
 class _Heads(nn.Module):
     """Linear heads: ``(actor [N, F], critic [N, G]) -> (params [N, P], value [N])``."""
 
-    def __init__(self, width: int, critic_width: int, distribution: ActionDistribution, config: ModelConfig) -> None:
+    def __init__(
+        self, width: int, critic_width: int, distribution: ActionDistribution, config: ModelConfig, *, tasks: int
+    ) -> None:
         super().__init__()
         self.num_logits = distribution.num_logits
         self.num_continuous = distribution.num_continuous
         learns_vector = distribution.num_continuous > 0 and not config.state_dependent_std
         outputs = distribution.params_size - (distribution.num_continuous if learns_vector else 0)
         self.policy = initialise_dense(nn.Linear(width, outputs), config.init, gain=0.01)
-        self.value = initialise_dense(nn.Linear(critic_width, 1), config.init, gain=1.0)
+        value = initialise_dense(nn.Linear(critic_width, tasks), config.init, gain=1.0)
+        self.value: nn.Module = PopArt(value) if config.normalise_returns == "popart" else value
         self.log_std = (
             nn.Parameter(torch.full((distribution.num_continuous,), config.initial_log_std)) if learns_vector else None
         )
@@ -255,8 +309,15 @@ class _Heads(nn.Module):
             with torch.no_grad():
                 self.policy.bias[-distribution.num_continuous :] = config.initial_log_std
 
-    def forward(self, actor: Tensor, critic: Tensor) -> tuple[Tensor, Tensor]:
-        return self._params(self.policy(actor)), self.value(critic).squeeze(-1)
+    @property
+    def popart(self) -> PopArt | None:
+        return self.value if isinstance(self.value, PopArt) else None
+
+    def forward(self, actor: Tensor, critic: Tensor, task: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        params = self._params(self.policy(actor))
+        if self.popart is not None:
+            return params, self.popart(critic, task)
+        return params, self.value(critic).squeeze(-1)
 
     def _params(self, outputs: Tensor) -> Tensor:
         if self.num_continuous == 0:

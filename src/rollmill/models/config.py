@@ -73,13 +73,18 @@ class ModelConfig(Checked, section="model"):
         normalise_images: Whether they also normalise images, one mean and deviation for each element.
         centre_pixels: Whether the usual brightness of each channel (a running mean of the pictures' medians; with
             off-policy algorithms that of the first batch) is subtracted from pictures of bytes, inside of the first
-            convolution. It keeps filters alive (docs/journal.md). Without effect where ``normalise_images`` does more,
+            convolution; with "each" the mean of the picture itself, for several tasks with different backgrounds. It
+            keeps filters alive (docs/journal.md). Without effect where ``normalise_images`` does more,
             in MLPs, and in users' encoders that have no ``ImageInput``.
         normalise_grids: Whether a layer norm ends the encoder of a small grid of categories (MiniGrid's), whose first
             layer then starts as if its inputs had variance 1. It keeps single cells visible to a core that has to
             remember them, but hinders exploration where rewards are rare (docs/journal.md).
         observation_clip: Normalised observations are clipped to plus and minus this. 10 is Baselines' and SB3's.
-        normalise_returns: Whether the critic predicts returns in units of their running mean and deviation.
+        normalise_returns: Whether the critic predicts returns in units of their running mean and deviation. "popart"
+            also keeps its predictions where these change, and with several tasks (``env.tasks``) has a mean, a
+            deviation and an output for each (PopArt; Hessel et al. 2019, https://arxiv.org/abs/1809.04474).
+        observe_task: With several tasks, whether the network sees which task a row belongs to, as a one-hot entry of
+            the observation.
     """
 
     model: str = setting("actor_critic", NAME)
@@ -101,15 +106,21 @@ class ModelConfig(Checked, section="model"):
     scale_actions: bool | Literal["auto"] = False
     normalise_observations: bool = False
     normalise_images: bool = False
-    centre_pixels: bool = False
+    centre_pixels: bool | Literal["each"] = False
     normalise_grids: bool = False
     observation_clip: float = setting(10.0, ABOVE_ZERO)
-    normalise_returns: bool = False
+    normalise_returns: bool | Literal["popart"] = False
+    observe_task: bool = False
 
     @property
-    def centres_pixels(self) -> bool:
-        """Whether first convolutions centre pictures: normalised ones are centred already."""
-        return self.centre_pixels and not self.normalise_images
+    def uses_task(self) -> bool:
+        """Whether the network needs to know which of several tasks a row belongs to."""
+        return self.observe_task or self.normalise_returns == "popart"
+
+    @property
+    def centres_pixels(self) -> bool | Literal["each"]:
+        """How first convolutions centre pictures: normalised ones are centred already."""
+        return False if self.normalise_images else self.centre_pixels
 
     @property
     def box_actions(self) -> BoxActions:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -94,7 +95,8 @@ class ImageInput(nn.Conv2d):
     """A first convolution that reads pixels as stored (see the module's docstring).
 
     With ``centred``, the bias subtracts the typical brightness of each channel, that of the background: the running
-    mean of the images' medians. Otherwise the common part of the gradients of a filter's weights adds up over all of
+    mean of the images' medians, or with "each" that of the image itself: images of several tasks have different
+    backgrounds. Otherwise the common part of the gradients of a filter's weights adds up over all of
     them, a few steps of Adam push most filters below zero for every image, and a ReLU then stays there
     (docs/journal.md).
 
@@ -104,7 +106,7 @@ class ImageInput(nn.Conv2d):
         kernel_size: As in ``nn.Conv2d``.
         stride: As in ``nn.Conv2d``.
         padding: As in ``nn.Conv2d``.
-        centred: Whether uint8 images are centred; categories never are.
+        centred: Whether uint8 images are centred, or "each" by its own mean; categories never are.
 
     Attributes:
         channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
@@ -123,7 +125,7 @@ class ImageInput(nn.Conv2d):
         stride: int = 1,
         padding: int = 0,
         *,
-        centred: bool = False,
+        centred: bool | Literal["each"] = False,
     ) -> None:
         self.channels_first = channels_first(spec)
         channels = spec.shape[0] if self.channels_first else spec.shape[-1]
@@ -132,7 +134,9 @@ class ImageInput(nn.Conv2d):
         self.image_size = spec.shape[1:] if self.channels_first else spec.shape[:2]
         is_picture = not spec.is_categorical and min(self.image_size) >= PICTURE_SIDE
         self.pixel_scale = 1.0 / _highest_pixel(spec) if is_picture else 1.0
-        self.moments = RunningMeanStd((channels,)) if centred and is_picture and self.is_bytes else None
+        is_centred = bool(centred) and is_picture and self.is_bytes
+        self.moments = RunningMeanStd((channels,)) if is_centred and centred != "each" else None
+        self.centres_each = is_centred and centred == "each"
         self.channels_last = True
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,8 +149,14 @@ class ImageInput(nn.Conv2d):
                 bias = bias - (weight.sum((2, 3)) * self.moments.shift).sum(1)
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        centres_each = self.centres_each and not x.is_floating_point()
         x = self._cast(x, dtype)
-        return functional.conv2d(x, weight, bias, self.stride, self.padding)
+        out = functional.conv2d(x, weight, bias, self.stride, self.padding)
+        if centres_each:
+            # As if the mean had been subtracted from the image, but not from its padding.
+            level = x.mean((2, 3)).to(weight.dtype) @ weight.sum((2, 3)).t()
+            out = out - level.to(out.dtype)[:, :, None, None]
+        return out
 
     def update_pixel_level(self, x: Tensor, **ranks: Sum) -> None:
         """Merge the medians of raw ``[N, C, H, W]`` or ``[N, H, W, C]`` into ``moments``, if there are any.

@@ -45,10 +45,11 @@ class PbtConfig(Checked, section="pbt"):
     Attributes:
         objective: What is compared, larger being better: "return", the mean return; "true_objective", the mean of what
             the environment gives in ``info["true_objective"]`` at the end of an episode; "win_rate", the mean points
-            in matches against other players; "rating"; or a name given to ``register_objective``. "auto" is "rating"
-            for environments with several agents and "return" for others.
-        window: Newest episodes of a policy (matches, for "win_rate" and "rating") that are compared; a policy that
-            has fewer since it was last replaced takes no part.
+            in matches against other players; "rating"; "score", of several tasks the mean human-normalised score,
+            capped at 1 for each task; or a name given to ``register_objective``. "auto" is "rating" for environments
+            with several agents, "score" for several tasks that have such scores, and "return" for others.
+        window: Newest episodes of a policy (matches, for "win_rate" and "rating") that are compared, of several tasks
+            as many of each; a policy that has fewer since it was last replaced takes no part.
         every: Agent steps of a policy between two of its events. "auto" is a twentieth of its part of the run.
         start: Agent steps of a policy before its first event. "auto" is ``every``.
         rule: Which policies are replaced: with "truncation" the worst ``share``, by a random one of the best ``share``;

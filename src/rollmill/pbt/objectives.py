@@ -15,20 +15,25 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rollmill.learning.results import RecentResults
 from rollmill.runtime.definitions import Registry
+from rollmill.scores import human_normalised, mean_capped
 from rollmill.settings.value_checks import ConfigError
 
 Objective = Callable[[RecentResults], float]
-AUTO, RATING, TRUE_OBJECTIVE = "auto", "rating", "true_objective"
+AUTO, RATING, TRUE_OBJECTIVE, SCORE = "auto", "rating", "true_objective", "score"
 OF_MATCHES = (RATING, "win_rate")
 """Objectives that need matches instead of episodes."""
 
 
 def _mean_return(results: RecentResults) -> float:
-    return statistics.fmean(episode.episode_return for episode in results.episodes)
+    return statistics.fmean(results.mean_returns().values())
+
+
+def _human_normalised(results: RecentResults) -> float:
+    return mean_capped(results.mean_returns())
 
 
 def _mean_objective(results: RecentResults) -> float:
@@ -47,7 +52,7 @@ def _mean_points(results: RecentResults) -> float:
 
 OBJECTIVES: Registry[Objective] = Registry(
     "objective",
-    {"return": _mean_return, TRUE_OBJECTIVE: _mean_objective, "win_rate": _mean_points},
+    {"return": _mean_return, SCORE: _human_normalised, TRUE_OBJECTIVE: _mean_objective, "win_rate": _mean_points},
     register="register_objective",
     reserved=(AUTO, RATING),
     error=ConfigError,
@@ -71,7 +76,7 @@ def register_objective(name: str, function: Objective) -> None:
     OBJECTIVES.register(name, function)
 
 
-def check_objective(name: str, agents: int, environment: str, *, in_replay: bool) -> None:
+def check_objective(name: str, agents: int, environment: str, *, in_replay: bool, tasks: Sequence[str] = ()) -> None:
     """Refuse an objective that a run cannot compute.
 
     Args:
@@ -79,9 +84,10 @@ def check_objective(name: str, agents: int, environment: str, *, in_replay: bool
         agents: Agents of the environment.
         environment: Its name, for the message.
         in_replay: Whether the run learns from a replay.
+        tasks: Names of several tasks.
 
     Raises:
-        ConfigError: It is unknown, or there are no matches that it needs.
+        ConfigError: It is unknown, a task has no score of a human's, or there are no matches that it needs.
     """
     if name not in OBJECTIVES.names:
         OBJECTIVES.find(name, "pbt.objective")
@@ -89,6 +95,14 @@ def check_objective(name: str, agents: int, environment: str, *, in_replay: bool
         raise ConfigError(
             f"pbt.objective={name!r} in the replay regime, where only returns and lengths of episodes are known: use "
             "another objective, or regime='async'."
+        )
+    if name == SCORE and in_replay:
+        raise ConfigError(f"pbt.objective={name!r} in the replay regime, where episodes have no task: use 'return'.")
+    unknown = [task for task in tasks if human_normalised(task, 0.0) is None]
+    if name == SCORE and (unknown or not tasks):
+        raise ConfigError(
+            f"pbt.objective={name!r} needs several tasks for which scores of random play and of a human are known, as "
+            f"Atari games; {unknown[0] if unknown else environment} is not one: use 'return'."
         )
     if name in OF_MATCHES and agents < 2:
         raise ConfigError(
@@ -108,8 +122,7 @@ def score(objective: str, results: RecentResults, rating: float | None) -> float
     Raises:
         ValueError: A function gave no finite number.
     """
-    have = results.points if objective in OF_MATCHES else results.episodes
-    if len(have) < (have.maxlen or 1):
+    if not (results.has_all_points if objective in OF_MATCHES else results.has_all_episodes):
         return None
     if objective == RATING:
         return rating

@@ -1,9 +1,10 @@
 """The async regime (Sample Factory): simulation, inference and learning run at their own pace.
 
 ========= ==========================================================================================================
-admission ``admission``, by default first in, first out; samples older than ``max_policy_lag`` are excluded and counted
+admission ``admission``, by default first in, first out, of several tasks as much of each; samples older than
+          ``max_policy_lag`` are excluded and counted
 weights   the newest
-slots     any free slot of the group's rollout worker
+slots     any free slot of the group's rollout worker, of several tasks one of its task's
 pace      a group continues when a slot is free
 ========= ==========================================================================================================
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollmill.learning.admission import ADMISSIONS
+from rollmill.learning.admission import ADMISSIONS, FIFO, EqualShares
 from rollmill.regimes.player_setup import matchmaker, players_of
 from rollmill.regimes.setup import (
     Probed,
@@ -37,6 +38,10 @@ from rollmill.storage.slots import Topology, slots_needed
 
 if TYPE_CHECKING:
     from rollmill.learning.learner import Learner
+
+
+# With equal compute, slots allow a task this many times the samples that it would have with equal samples.
+_LARGEST_SHARE = 4
 
 
 def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
@@ -64,7 +69,10 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     batch_size = max(policy.on_policy.batch_size for policy in config.policies) * agents
     least = num_groups + -(-batch_size // (config.rollout_length * group_rows)) * players.policies + 1
     wanted = regime.num_slots
-    if wanted == "auto":
+    slots_per_task_group = 0
+    if tasks := len(config.env.tasks):
+        wanted = num_groups * (slots_per_task_group := _slots_per_task_group(config, probed, num_groups))
+    elif wanted == "auto":
         wanted = slots_needed(
             num_groups=num_groups,
             group_rows=group_rows,
@@ -86,7 +94,34 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         num_policy_workers=config.inference.num_workers,
         agents_per_env=agents,
         players=players,
+        tasks=tasks,
+        slots_per_task_group=slots_per_task_group,
     )
+
+
+def _slots_per_task_group(config: Config, probed: Probed, num_groups: int) -> int:
+    """Return how many slots there are for each group of a task.
+
+    As in :func:`rollmill.storage.slots.slots_needed`: one that it fills, and with the other groups of its task those of
+    one batch that is learned from and one that is collected.
+
+    Raises:
+        ConfigError: ``num_slots`` is given.
+    """
+    regime = config.regime_as(AsyncConfig)
+    if regime.num_slots != "auto":
+        raise ConfigError(
+            f"num_slots={regime.num_slots} with several tasks: each task has slots of its own; use num_slots='auto'."
+        )
+    assert config.envs_per_group != "auto"
+    policies, tasks = len(config.population.names), len(config.env.tasks)
+    trajectories = max(policy.on_policy.batch_size for policy in config.policies) // config.rollout_length
+    rows, group_rows = -(-trajectories // tasks), config.envs_per_group * probed.spec.rows_per_env
+    shares = 2 if config.task_share == "samples" else max(2, min(tasks, _LARGEST_SHARE))
+    is_whole = trajectories % tasks == 0 and (rows % group_rows == 0 or group_rows % rows == 0)
+    # One more where batches end in the middle of a slot.
+    slots = -(-shares * rows // group_rows) + (not is_whole)
+    return 1 + -(-slots * policies // (num_groups // tasks))
 
 
 allocate = allocate_slots
@@ -100,7 +135,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         context=context,
         store=store,
         worker=worker,
-        builder=group_builder(context, setup),
+        builder=group_builder(context, setup, store.task_seconds[worker]),
         slots=PooledSlots(store, worker),
         matchmaker=matchmaker(setup, store),
         agents=setup.probed.spec.agents,
@@ -152,6 +187,8 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
 
     sides, regime = LearnerSide.of(context, setup), setup.config.regime_as(AsyncConfig)
     make_admission = ADMISSIONS.find(regime.admission, "admission")
+    if setup.topology.tasks and setup.config.task_share == "samples" and regime.admission == FIFO:
+        make_admission = EqualShares
     paths = MeasuredPaths(is_stop_wanted=context.stop.is_set)
     standings = Standings(len(sides), rating_system(setup.config.population.rating))
 

@@ -75,6 +75,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         num_policy_workers=config.inference.num_workers,
         agents_per_env=probed.spec.rows_per_env,
         players=players_of(config),
+        tasks=len(config.env.tasks),
     )
 
 
@@ -91,7 +92,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     setup.user_code.install(networks=False)
     config, store = setup.config, setup.store()
     context = with_delays(context, config)
-    builder = group_builder(context, setup, partial(_seed_from, config))
+    builder = group_builder(context, setup, store.task_seconds[worker], partial(_seed_from, config))
     checkpoints = GroupCheckpoints(
         store=store,
         builder=builder,

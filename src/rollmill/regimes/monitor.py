@@ -23,7 +23,7 @@ from rollmill.reporting.display import Display
 from rollmill.reporting.health import Health
 from rollmill.reporting.ledger_report import Stage, phase_shares
 from rollmill.reporting.metrics import MetricsWriter, Record
-from rollmill.reporting.status import PolicyStatus, Status
+from rollmill.reporting.status import PolicyStatus, Status, TaskStatus
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import LockstepConfig
@@ -269,4 +269,17 @@ class Monitor:
             ends_at_s=self._ends_at_s,
             shares=self._shares,
             policies=policies,
+            tasks=_tasks_of(report),
+            score=report.figures.get("score/mean_capped"),
         )
+
+
+def _tasks_of(report: LearnerReport) -> dict[str, TaskStatus]:
+    """Return name -> each of several tasks."""
+    found = {}
+    for key, value in report.figures.items():
+        name = key.removeprefix("task/").removesuffix("/episode_return")
+        if key == f"task/{name}/episode_return":
+            score = report.figures.get(f"task/{name}/score")
+            found[name] = TaskStatus(value, score, report.figures.get(f"task/{name}/samples"))
+    return found

@@ -107,7 +107,7 @@ class PolicyReports:
             lag=None if first.lag is None else _lag([row.lag for row in rows if row.lag], reports),
             training_s=max(report.training_s for report in reports),
             precision=first.precision,
-            figures=self._figures() | _of_replay(reports, rows),
+            figures=self._figures() | _of_tasks(reports) | _of_replay(reports, rows),
             is_row=bool(rows),
             at=max(report.at for report in reports),
         )
@@ -153,6 +153,16 @@ def _means(losses: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each loss over the policies that have it."""
     names = dict.fromkeys(name for of_policy in losses for name in of_policy)
     return {name: statistics.fmean(each[name] for each in losses if name in each) for name in names}
+
+
+def _of_tasks(reports: Sequence[LearnerReport]) -> dict[str, float | None]:
+    """Return the columns of tasks and scores, as means over the policies that have them."""
+    names = dict.fromkeys(name for report in reports for name in report.figures if name.startswith(("task/", "score/")))
+    found: dict[str, float | None] = {}
+    for name in names:
+        values = [value for report in reports if (value := report.figures.get(name)) is not None]
+        found[name] = statistics.fmean(values) if values else None
+    return found
 
 
 def _of_replay(reports: Sequence[LearnerReport], rows: Sequence[LearnerReport]) -> dict[str, float | None]:

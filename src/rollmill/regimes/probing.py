@@ -53,6 +53,7 @@ def probe(
     from rollmill.envs.central_view import with_central_view
     from rollmill.envs.errors import MissingExtra, UnsupportedSpace
     from rollmill.envs.factory import probe as probe_environment
+    from rollmill.envs.task_spaces import with_task_entry
     from rollmill.evaluation.players import PlayerError
     from rollmill.evaluation.snapshot import NoRunError
     from rollmill.evaluation.tournament import TournamentError, check_opponents
@@ -70,6 +71,8 @@ def probe(
     make = make_off_policy if config.in_replay else make_on_policy
     try:
         spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
+        if config.has_task_entry:
+            spec = with_task_entry(spec)
         if config.has_central_view:
             spec = with_central_view(spec)
         check_opponents(config.eval_against, spec)

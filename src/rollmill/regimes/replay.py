@@ -115,6 +115,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         num_learners=1 if config.num_learners == 1 else 1 + config.num_learners,
         agents_per_env=probed.spec.rows_per_env,
         players=players_of(config),
+        tasks=len(config.env.tasks),
     )
 
 
@@ -150,7 +151,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         context=context,
         store=store,
         worker=worker,
-        builder=group_builder(context, setup),
+        builder=group_builder(context, setup, store.task_seconds[worker]),
         slots=EvictingSlots(store, worker, remover),
         matchmaker=matchmaker(setup, store),
         agents=setup.probed.spec.agents,

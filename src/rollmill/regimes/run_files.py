@@ -10,6 +10,7 @@ from pathlib import Path
 from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
 from rollmill.reporting.ledger_report import LEDGER_FILE
 from rollmill.reporting.plots import plot_runs
+from rollmill.reporting.task_plots import plot_tasks
 from rollmill.runtime.ranks import Ranks, folder_of_rank
 from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay
 
@@ -61,5 +62,6 @@ def leave_curve(run_dir: Path, *, title: str, note: Callable[[str], None]) -> No
     """Plot the curves at the end of a run; must not fail the run."""
     try:
         plot_runs([run_dir], run_dir / "learning_curve.png", title=title)
+        plot_tasks(run_dir, run_dir / "tasks.png")
     except Exception as error:  # a plotting library may raise anything
         note(f"learning_curve.png could not be plotted: {error!r}; try again with rollmill plot {run_dir}")

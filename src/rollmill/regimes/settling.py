@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from rollmill.algorithms.on_policy_config import OnPolicyConfig, auto_entropy_coef, auto_epochs
 from rollmill.models.device import resolve_device
+from rollmill.pbt.objectives import SCORE
+from rollmill.scores import human_normalised
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import AsyncConfig
 from rollmill.specs import EnvSpec
@@ -77,8 +79,14 @@ def _of_pbt(config: Config, spec: EnvSpec) -> dict[str, object]:
     if config.pbt.start == "auto":
         settled["pbt.start"] = every
     if config.pbt.objective == "auto":
-        settled["pbt.objective"] = "rating" if len(spec.agents) > 1 else "return"
+        settled["pbt.objective"] = "rating" if len(spec.agents) > 1 else SCORE if _have_scores(config) else "return"
     return settled
+
+
+def _have_scores(config: Config) -> bool:
+    """Whether there are several tasks with scores of humans, and episodes say which task they are of."""
+    tasks = () if config.in_replay else config.env.tasks
+    return bool(tasks) and all(human_normalised(task, 0.0) is not None for task in tasks)
 
 
 def _of_policy(config: Config, spec: EnvSpec) -> dict[str, object]:

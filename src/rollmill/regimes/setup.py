@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollmill.learning.live_numbers import add_numbers_to_layout, control_block
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.player_setup import check_players
@@ -296,7 +299,8 @@ def build_group(
     budget: RestartBudget | None = None,
     *,
     seed: int | None = None,
-    agents: Sequence[str] = (),
+    spec: EnvSpec,
+    seconds: NDArray[np.float64] | None = None,
 ) -> SavableGroup:
     """Build the environments of one group, seeded by their indices in the whole run.
 
@@ -305,16 +309,19 @@ def build_group(
         group: Index of the group among those of all ranks.
         budget: See :func:`rollmill.envs.factory.make_group`.
         seed: Seed of the environments; the run's by default.
-        agents: Names of an environment's agents.
+        spec: The environment's spec.
+        seconds: float64 ``[tasks]``: the time of the steps is added to that of the group's task; None for nowhere.
     """
     from rollmill.envs.central_view import CentralView
     from rollmill.envs.factory import make_group
+    from rollmill.envs.task_group import TaskGroup
     from rollmill.runtime.seeds import int_seed
 
     assert config.envs_per_group != "auto"
     first = group * config.envs_per_group
+    task = group % len(config.env.names)
     made = make_group(
-        config.env,
+        config.env.of_task(task),
         config.envs_per_group,
         [
             int_seed(config.seed if seed is None else seed, "environment", first + i)
@@ -324,10 +331,12 @@ def build_group(
         num_threads=1 if config.rollout.env_threads == "auto" else config.rollout.env_threads,
         box=config.box_actions,
         budget=budget,
-        agents=agents,
+        agents=spec.agents,
         reward_terms=config.reward_terms,
     )
-    return CentralView(cast("AgentRows", made), len(agents)) if config.has_central_view else made
+    if spec.tasks:
+        return TaskGroup(made, spec, task, None if seconds is None else seconds[task : task + 1])
+    return CentralView(cast("AgentRows", made), len(spec.agents)) if config.has_central_view else made
 
 
 def random_steps(config: Config) -> Callable[[int], int]:
@@ -340,18 +349,24 @@ def random_steps(config: Config) -> Callable[[int], int]:
     return lambda group: most * group // others
 
 
-def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int], int] | None = None) -> GroupBuilder:
+def group_builder(
+    context: ChildContext,
+    setup: RunSetup,
+    seconds: NDArray[np.float64],
+    seed_of: Callable[[int], int] | None = None,
+) -> GroupBuilder:
     """Return the builder of a rollout worker's groups.
 
     Args:
         context: The process's context.
         setup: The run's setup.
+        seconds: float64 ``[tasks]``: the time of the steps of each task is added here.
         seed_of: Returns the seed of environments for their first iteration; one seed for all by default.
     """
     from rollmill.envs.failures import RestartBudget
     from rollmill.runtime.seeds import stream
 
-    config, first, agents = setup.config, setup.first_group, setup.probed.spec.agents
+    config, first, spec = setup.config, setup.first_group, setup.probed.spec
     budget = RestartBudget(config.env.restart_budget)
     steps = random_steps(config)
 
@@ -360,8 +375,10 @@ def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int
 
     return GroupBuilder(
         context=context,
-        make_environments=lambda group, i: build_group(config, first + group, budget, seed=seed(i), agents=agents),
-        action=config.stored_action(setup.probed.spec.action),
+        make_environments=lambda group, i: build_group(
+            config, first + group, budget, seed=seed(i), spec=spec, seconds=seconds
+        ),
+        action=config.stored_action(spec.action),
         random_steps=lambda group: steps(first + group),
         random=lambda group, i: stream(seed(i), "decorrelation", first + group),
     )

@@ -105,7 +105,9 @@ def prepare(
     ranks = ranks or Ranks()
     if config.population.pbt:
         agents = max(1, len(probed.spec.agents))
-        check_objective(config.pbt.objective, agents, probed.spec.name, in_replay=config.in_replay)
+        check_objective(
+            config.pbt.objective, agents, probed.spec.name, in_replay=config.in_replay, tasks=config.env.tasks
+        )
     config = probed.settle(config)
     topology = _REGIMES[config.regime.name].plan_topology(config, probed, ranks.world_size)
     memory = _REGIMES[config.regime.name].allocate(config, probed, topology, run_dir, saved_steps, ranks, trust=trust)

@@ -77,8 +77,9 @@ class UserCode:
 
 def _definitions(config: Config) -> Iterator[Definition]:
     for entry in registrations():
-        yield Definition(_ENVIRONMENT, entry.name, entry, is_needed=entry.name == config.env.name)
-    yield from _gymnasium_ids(config.env)
+        yield Definition(_ENVIRONMENT, entry.name, entry, is_needed=entry.name in config.env.names)
+    for task in range(len(config.env.names)):
+        yield from _gymnasium_ids(config.env.of_task(task))
     settings = flatten(config)
     used = {
         "remover": settings.get("replay.remover"),

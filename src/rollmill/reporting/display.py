@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -21,8 +21,8 @@ from rollmill.reporting.status import Status
 
 _BAR_WIDTH = 24
 # Policies below each other before a second column begins, and columns at most.
-_POLICY_ROWS = 10
-_POLICY_COLUMNS = 3
+_ROWS = 10
+_COLUMNS = 3
 
 
 class _Console(Console):
@@ -119,6 +119,7 @@ def format_line(status: Status) -> str:
         f"ETA {_duration(status.eta_s)}",
         f"return {_number(status.episode_return)}",
         f"length {_number(status.episode_length)}",
+        *([] if status.score is None else [f"score {status.score:.3f}"]),
         *([] if status.evaluation_return is None else [f"{EVALUATION_GROUP} {_number(status.evaluation_return)}"]),
         f"lag {_lag(status)}",
     ]
@@ -174,34 +175,53 @@ def _panel(status: Status) -> RenderableType:
     parts: list[RenderableType] = [progress, Text(), figures]
     if status.policies:
         parts += [Text(), _policies(status)]
+    if status.tasks:
+        parts += [Text(), _tasks(status)]
     if status.shares:
         parts += [Text(), _stages(status), Text(bottleneck_sentence(status.shares), style="dim")]
     return Panel(Group(*parts), title=Text(f"rollmill {status.name}"), title_align="left", border_style="cyan")
 
 
 def _policies(status: Status) -> Table:
-    """Return one entry for each policy, in as many columns as keep the table short."""
-    names = list(status.policies)
-    rows = max(_POLICY_ROWS, -(-len(names) // _POLICY_COLUMNS))
-    columns = -(-len(names) // rows)
-    titles = ("policy", "rating", "return", "lag", "steps/s")
+    """Return one entry for each policy."""
+    entries: list[list[RenderableType]] = [
+        [
+            Text(name),
+            _number(policy.rating),
+            _big(_number(policy.episode_return)),
+            _number(policy.lag),
+            _speed(policy.steps_per_second),
+        ]
+        for name, policy in status.policies.items()
+    ]
+    return _short_table(("policy", "rating", "return", "lag", "steps/s"), entries)
+
+
+def _tasks(status: Status) -> Table:
+    """Return one entry for each task."""
+    entries: list[list[RenderableType]] = [
+        [
+            Text(name.rpartition("/")[2]),
+            _big(_number(task.episode_return)),
+            "-" if task.score is None else f"{task.score:.2f}",
+            "-" if task.samples is None else f"{task.samples:.0%}",
+        ]
+        for name, task in status.tasks.items()
+    ]
+    return _short_table(("task", "return", "score", "samples"), entries)
+
+
+def _short_table(titles: Sequence[str], entries: Sequence[Sequence[RenderableType]]) -> Table:
+    """Return a table of entries, in as many columns side by side as keep it short; names are on the left."""
+    rows = max(_ROWS, -(-len(entries) // _COLUMNS))
+    columns = -(-len(entries) // rows)
     table = Table.grid(padding=(0, 1), expand=True)
     for _ in range(columns):
-        for title in titles:
-            table.add_column(justify="left" if title == "policy" else "right", no_wrap=True)
+        for index, _title in enumerate(titles):
+            table.add_column(justify="right" if index else "left", no_wrap=True)
     table.add_row(*[Text(title, style="dim") for _ in range(columns) for title in titles])
-    for row in range(min(rows, len(names))):
-        cells: list[RenderableType] = []
-        for name in names[row::rows]:
-            policy = status.policies[name]
-            cells += [
-                Text(name),
-                _number(policy.rating),
-                _big(_number(policy.episode_return)),
-                _number(policy.lag),
-                _speed(policy.steps_per_second),
-            ]
-        table.add_row(*cells)
+    for row in range(min(rows, len(entries))):
+        table.add_row(*[cell for entry in entries[row::rows] for cell in entry])
     return table
 
 

@@ -131,6 +131,53 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             when="rows of a policy, in environments with several agents",
         ),
     ),
+    "Tasks": (
+        Metric(
+            "task/NAME/episode_return",
+            "reward",
+            "Mean return of the task's last 100 episodes; null before the first. Of several policies, the mean of "
+            "theirs.",
+            _ON_POLICY,
+            when="every row, with several tasks",
+        ),
+        Metric(
+            "task/NAME/score",
+            "0..1",
+            "The same, human-normalised: 0 is random play, 1 a human's return.",
+            _ON_POLICY,
+            when="every row, for Atari games and levels of DMLab-30 among several tasks",
+        ),
+        Metric(
+            "task/NAME/samples",
+            "0..1",
+            "The task's share of the samples that were learned from, over the last ten rows.",
+            _ON_POLICY,
+            when="every row, with several tasks",
+        ),
+        Metric(
+            "task/NAME/compute",
+            "0..1",
+            "Its share of the time that rollout workers spent in steps of environments, over the last ten rows.",
+            _ON_POLICY,
+            when="every row, with several tasks",
+        ),
+        Metric(
+            "score/mean",
+            "-",
+            "Mean of the tasks' human-normalised scores; null until each has ended an episode.",
+            _ON_POLICY,
+            when="every row, with several tasks of which some have such scores",
+        ),
+        Metric("score/median", "-", "Likewise, the median.", _ON_POLICY, when="as score/mean"),
+        Metric(
+            "score/mean_capped",
+            "0..1",
+            "Likewise, the mean of the scores, each at most 1.",
+            _ON_POLICY,
+            when="as score/mean",
+            label="score",
+        ),
+    ),
     "Past selves": (
         Metric(
             "rating",
@@ -333,6 +380,9 @@ EVALUATION_KEYS: Mapping[str, str] = {
     "frames_per_second": "Speed of the evaluation.",
     "deterministic": "Whether the best actions were taken, instead of sampled ones.",
     "seed": "Seed of the evaluation.",
+    "tasks": "Of several tasks: name -> mean return and interval. `mean_return` is over the episodes of all.",
+    "scores": "Name -> human-normalised score, of Atari games and levels of DMLab-30; of several tasks also their "
+    "`mean`, `median` and `mean_capped` (each at most 1), which decides which network is the best.",
     "returns": "Return of each episode.",
     "lengths": "Length of each episode, in agent steps.",
     "against": "With `eval_against`: opponent -> the network's share of the points in its matches, 1 for a win and 1/2 "

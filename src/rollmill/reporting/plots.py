@@ -138,7 +138,19 @@ def plot_runs(
     name = title if title is not None else Path(run_dirs[0]).resolve().name
     title = name if len(runs) == 1 else f"{name} ({len(runs)} runs: mean and range)"
     figure.suptitle(title, fontweight="bold", parse_math=False)  # A name's "$" begins no formula.
-    output = Path(output)
+    return save_figure(figure, Path(output))
+
+
+def save_figure(figure: Any, output: Path) -> Path:
+    """Write a picture; an existing file, or a link, is replaced when the new one is whole.
+
+    Args:
+        figure: A figure of matplotlib's.
+        output: The file; its directory is made.
+
+    Raises:
+        PlotError: The file cannot be written.
+    """
     aside = output.with_name(f".writing-{os.getpid()}-{output.name}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

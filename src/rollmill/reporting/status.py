@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rollmill.reporting.ledger_report import Stage
 
@@ -25,6 +26,20 @@ class PolicyStatus:
     episode_return: float | None
     rating: float | None
     lag: float | None
+
+
+class TaskStatus(NamedTuple):
+    """One task of several.
+
+    Attributes:
+        episode_return: Mean return of its last 100 episodes.
+        score: The same, human-normalised; None where there is no such score.
+        samples: Its share of the samples.
+    """
+
+    episode_return: float | None
+    score: float | None
+    samples: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +68,8 @@ class Status:
         ends_at_s: ``time_s`` at which the run ends at the latest; None without such a limit.
         shares: Role (``"learner"``) -> how its processes spent their time lately.
         policies: Name -> each policy, where there are several.
+        tasks: Name -> each task, where there are several.
+        score: Mean human-normalised score of the tasks, each capped at 1.
     """
 
     name: str
@@ -76,6 +93,8 @@ class Status:
     ends_at_s: float | None = None
     shares: Mapping[str, Stage] = field(default_factory=dict)
     policies: Mapping[str, PolicyStatus] = field(default_factory=dict)
+    tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
+    score: float | None = None
 
     @property
     def progress(self) -> float:

@@ -78,13 +78,9 @@ class SlotPolicy(ABC):
         self._parked[group.index] = group
         self._store.park(group.index)
 
-    def _take_parked(self) -> HostedGroup:
-        """Take out the group that has been parked longest."""
-        return self._parked.pop(next(iter(self._parked)))
-
 
 class PooledSlots(SlotPolicy):
-    """All groups of a worker share its slots (the async regime).
+    """All groups of a worker share its slots (the async regime); with several tasks, those of one pool.
 
     V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same observation. Until then the
     full slot stays the group's ``previous_slot``; the answer completes it.
@@ -96,11 +92,16 @@ class PooledSlots(SlotPolicy):
 
     def __init__(self, store: SlotStore, worker: int) -> None:
         super().__init__(store)
-        self._free = deque(store.topology.slots_owned_by(worker))
+        self._pool_of_slot = store.topology.pool_of_slot()
+        self._pool_of_group = store.topology.pool_of_group
+        # Pool -> its free slots.
+        self._free: dict[int, deque[int]] = {}
+        for slot in store.topology.slots_owned_by(worker):
+            self._free.setdefault(self._pool_of_slot[slot], deque()).append(slot)
 
     def begin(self, group: HostedGroup) -> bool:
         """Give a group its first slot."""
-        group.slot = self._free.popleft()
+        group.slot = self._free_of(group).popleft()
         self._store.number(group.slot)
         return False
 
@@ -115,20 +116,25 @@ class PooledSlots(SlotPolicy):
         """Move a group whose slot is full to a free slot, or park it until there is one."""
         if group.step < self._rollout_length:
             return True
-        if self._free:
-            self._begin_slot(group, self._free.popleft())
+        if free := self._free_of(group):
+            self._begin_slot(group, free.popleft())
             return True
         self._park(group)
         return False
 
     def reclaim(self, slot: int) -> HostedGroup | None:
-        """Give a released slot to the group that has been parked longest."""
-        if not self._parked:
-            self._free.append(slot)
+        """Give a released slot to the group that has been parked longest, of those that may use it."""
+        pool = self._pool_of_slot[slot]
+        waiting = next((index for index in self._parked if self._pool_of_group(index) == pool), None)
+        if waiting is None:
+            self._free[pool].append(slot)
             return None
-        group = self._take_parked()
+        group = self._parked.pop(waiting)
         self._begin_slot(group, slot)
         return group
+
+    def _free_of(self, group: HostedGroup) -> deque[int]:
+        return self._free[self._pool_of_group(group.index)]
 
     def _begin_slot(self, group: HostedGroup, slot: int) -> None:
         self._store.number(slot)

@@ -24,6 +24,7 @@ from rollmill.settings.fields import setting
 from rollmill.settings.pbt_checks import check_pbt
 from rollmill.settings.policies import check_policies, config_of_policy
 from rollmill.settings.regime_config import AsyncConfig, LockstepConfig, RegimeConfig, ReplayRegimeConfig
+from rollmill.settings.task_checks import check_tasks
 from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, Checked, ConfigError, integer
 from rollmill.specs import ActionSpec, BoxActions
 from rollmill.storage.checkpoints import CheckpointConfig
@@ -66,6 +67,8 @@ class Config(Checked):
         pbt: Population-based training, where ``population.pbt`` is set.
         policy: Settings that one of several policies has for itself, as ``NAME.KEY`` -> value, for example
             ``policy.attacker.learner.learning_rate``.
+        task_share: Of several tasks (``env.tasks``), what each gets as much of as the others: "samples", a batch then
+            has as many of each task; or "compute", as many rollout workers, so that quick tasks give more samples.
         num_envs: Environments, over all rollout workers.
         envs_per_group: Environments that are stepped and inferred together. "auto" gives every rollout worker
             ``rollout.groups_per_worker`` groups. In lockstep, where it is a hyperparameter, "auto" is about 16, with
@@ -107,6 +110,7 @@ class Config(Checked):
     population: PopulationConfig = field(default_factory=PopulationConfig)
     pbt: PbtConfig = field(default_factory=PbtConfig)
     policy: Mapping[str, object] = field(default_factory=dict)
+    task_share: Literal["samples", "compute"] = "samples"
     num_envs: int = setting(64, integer(1))
     envs_per_group: int | Literal["auto"] = setting("auto", integer(1))
     rollout_length: int = setting(32, integer(1))
@@ -130,6 +134,8 @@ class Config(Checked):
             raise ConfigError(f"wandb_project={self.wandb_project!r}, but wandb is not installed: pip install wandb.")
         self._check_batch()
         self._check_groups()
+        if self.env.tasks:
+            check_tasks(self)
         self.regime.check(self)
         self._check_algorithm()
         self._check_compile()
@@ -153,6 +159,17 @@ class Config(Checked):
     def has_central_view(self) -> bool:
         """Whether groups write what all agents observe, for the critic of a policy."""
         return any(policy.model.central_value for policy in self.policies)
+
+    @property
+    def has_task_entry(self) -> bool:
+        """Whether groups write which task a row belongs to, for the networks of policies."""
+        models = [policy.model for policy in self.policies]
+        return bool(self.env.tasks) and any(model.uses_task for model in models)
+
+    @property
+    def groups_multiple(self) -> int:
+        """What the number of groups is a multiple of: every policy plays every task in as many groups."""
+        return len(self.env.tasks) * len(self.population.names) if self.env.tasks else 1
 
     @property
     def in_lockstep(self) -> bool:
@@ -238,7 +255,9 @@ class Config(Checked):
         if self.in_lockstep and self.envs_per_group == "auto":
             # Independent of the machine, because the size of groups changes results.
             most = min(max(self.num_envs // _GROUP_ENVS, _FEWEST_GROUPS), _MOST_GROUPS)
-            fitting = replace(self, envs_per_group=self.num_envs // _divisor(self.num_envs, most))
+            every = self.groups_multiple
+            groups = every * _divisor(self.num_envs // every, max(1, most // every))
+            fitting = replace(self, envs_per_group=self.num_envs // groups)
             return fitting.resolved(world_size)
         if self.in_replay and world_size > 1 and self.num_envs % world_size == 0:
             # Each rank has its own replay and its share of the environments.
@@ -248,12 +267,22 @@ class Config(Checked):
         num_workers = self._num_workers(world_size)
         envs_per_group = self._envs_per_group(num_workers)
         num_groups = self.num_envs // envs_per_group
+        if self.env.tasks and self.rollout.num_workers == "auto":
+            # Tasks decide how many groups there can be, and groups how many workers.
+            own = len(self.env.tasks) if self.task_share == "compute" else 1
+            num_workers = max(own, min(num_workers, num_groups) // own * own)
         if num_groups % world_size:
             raise ConfigError(
                 f"envs_per_group={self.envs_per_group}: the {num_groups} groups of {envs_per_group} environments do "
                 f"not spread evenly over {world_size} ranks; use a multiple of {world_size} groups."
             )
         num_groups //= world_size
+        if num_groups % self.groups_multiple:
+            raise ConfigError(
+                f"{num_groups} groups of environments on each rank do not divide into {self.groups_multiple} shares, "
+                "one of each policy for each task (env.tasks): use more environments (num_envs) or smaller groups "
+                "(envs_per_group)."
+            )
         if world_size > 1:
             self.regime.check_ranks(self, world_size)
         if num_workers > num_groups:
@@ -278,7 +307,12 @@ class Config(Checked):
         """One rollout worker for each usable core, but not more than there are groups for."""
         if self.rollout.num_workers != "auto":
             return self.rollout.num_workers
+        if self.env.tasks and self.task_share == "compute":
+            tasks = len(self.env.tasks)
+            return tasks * max(1, min(usable_cores() // tasks, self.num_envs // self.groups_multiple))
         per_worker = self.rollout.groups_per_worker
+        if self.env.tasks and self.envs_per_group == "auto":
+            return max(1, min(usable_cores(), self.num_envs // per_worker))
         if self.envs_per_group != "auto":
             num_groups = self.num_envs // self.envs_per_group // world_size
             most = max(1, min(usable_cores(), num_groups // per_worker))
@@ -292,6 +326,11 @@ class Config(Checked):
         if self.envs_per_group != "auto":
             return self.envs_per_group
         groups = min(self.num_envs, num_workers * self.rollout.groups_per_worker)
+        if (every := self.groups_multiple) > 1:
+            # About as many groups as asked for, rather more than fewer, since these leave workers without work.
+            possible = [n * every for n in range(1, self.num_envs // every + 1) if self.num_envs % (n * every) == 0]
+            near = [n for n in possible if groups <= n <= 2 * groups]
+            return self.num_envs // (near or [min(possible, key=lambda n: abs(n - groups))])[0]
         if self.rollout.num_workers == "auto":
             groups = _divisor(self.num_envs, groups)
         if self.num_envs % groups:

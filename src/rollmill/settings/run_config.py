@@ -167,6 +167,8 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
     # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
     if saved.env.name != config.env.name:
         changed.append("env.name")
+    if saved.env.tasks != config.env.tasks:
+        changed.append("env.tasks")
     if saved.population.names != config.population.names:
         changed.append("population.policies")
     elif any(a.model != b.model for a, b in zip(saved.policies, config.policies, strict=True)):
@@ -217,7 +219,7 @@ def _own_script() -> str | None:
 
 def _is_registered_by_user(config: Config) -> bool:
     """Whether the user registered the environment, network, algorithm or remover in this process."""
-    if find_registration(config.env.name) is not None:
+    if any(find_registration(name) is not None for name in config.env.names):
         return True
     # These modules import torch. If they are not loaded, nothing was registered in them.
     models = sys.modules.get("rollmill.models.registry")
@@ -229,4 +231,6 @@ def _is_registered_by_user(config: Config) -> bool:
     if config.in_replay and REMOVERS.is_registered(config.replay.remover):
         return True
     gym = sys.modules.get("rollmill.envs.gym")
-    return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)
+    return gym is not None and any(
+        name.startswith("gym/") and gym.is_registered_by_import(name) for name in config.env.names
+    )

@@ -18,6 +18,9 @@ class RunDirectoryError(ValueError):
     """The run directory does not contain what the call needs, is in use, or cannot be created."""
 
 
+_LONGEST_NAME = 120
+
+
 def directory_of_launcher(preset: str) -> Path:
     """``runs/<preset>/<date and time>``, with the start time of the launcher: the same after a restart by it."""
     launcher = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
@@ -27,7 +30,9 @@ def directory_of_launcher(preset: str) -> Path:
 
 
 def _runs_of(preset: str) -> Path:
-    return Path("runs") / preset.replace("/", "_").replace(":", "_")
+    name = preset.replace("/", "_").replace(":", "_")
+    # File names have at most 255 bytes, and a list of tasks may be longer.
+    return Path("runs") / name[:_LONGEST_NAME]
 
 
 def new_directory(preset: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rollmill.storage.matches import Match
 
@@ -20,23 +21,26 @@ class EpisodeEnd:
         episode_length: Its length in agent steps.
         objective: What it was worth by the task's own measure, NaN if the environment did not give it; None if it is
             not needed.
+        task: Index of its task; None without several.
     """
 
     episode_return: float
     episode_length: int
     objective: float | None = None
+    task: int | None = None
 
 
-def plain_episodes(episodes: Iterable[EpisodeEnd]) -> list[list[float]]:
+def plain_episodes(episodes: Iterable[EpisodeEnd]) -> list[list[Any]]:
     """Episodes as plain data, of which :func:`episodes_of` makes them again."""
     return [
-        [float(episode.episode_return), int(episode.episode_length)]
-        + ([] if episode.objective is None else [episode.objective])
+        [float(episode.episode_return), int(episode.episode_length), episode.objective, episode.task][
+            : 4 if episode.task is not None else 3 if episode.objective is not None else 2
+        ]
         for episode in episodes
     ]
 
 
-def episodes_of(plain: Iterable[Sequence[float]]) -> list[EpisodeEnd]:
+def episodes_of(plain: Iterable[Sequence[Any]]) -> list[EpisodeEnd]:
     """What :func:`plain_episodes` was given."""
     return [EpisodeEnd(episode_return, int(length), *rest) for episode_return, length, *rest in plain]
 

@@ -74,6 +74,10 @@ class Topology:
         num_learners: Learners.
         agents_per_env: Rows of an environment.
         players: Who may play a row.
+        tasks: Number of tasks; group g has task g modulo this. 0 where there is one.
+        slots_per_task_group: With tasks, how many of a worker's slots there are for each of its groups. Groups of one
+            worker share them, if they have one task and one policy: nobody may take the slots that others need to
+            complete a batch. 0 where slots belong to groups, or are shared by all.
     """
 
     rollout_length: int
@@ -87,6 +91,8 @@ class Topology:
     num_learners: int = 1
     agents_per_env: int = 1
     players: PlayerIds = field(default_factory=PlayerIds)
+    tasks: int = 0
+    slots_per_task_group: int = 0
 
     @property
     def num_completed_rings(self) -> int:
@@ -127,6 +133,27 @@ class Topology:
             for slot in self.slots_of_group(group):
                 owners[slot] = group
         return owners
+
+    def task_of_slot(self) -> NDArray[np.int64] | None:
+        """The task of each slot, int64 ``[num_slots]``; None without several tasks."""
+        each = self.slots_per_group or self.slots_per_task_group
+        if not self.tasks or not each:
+            return None
+        groups = [group for worker in range(self.num_workers) for group in self.groups_of_worker(worker)]
+        return np.repeat(np.array(groups, np.int64) % self.tasks, each)
+
+    def pool_of_group(self, group: int) -> int:
+        """Which groups share slots, if a worker's groups do: those with the same number."""
+        if not self.tasks:
+            return 0
+        return group % self.tasks + self.tasks * (group * self.players.policies // self.num_groups)
+
+    def pool_of_slot(self) -> list[int]:
+        """The pool of each slot; see :meth:`pool_of_group`."""
+        if not self.slots_per_task_group:
+            return [0] * self.num_slots
+        groups = [group for worker in range(self.num_workers) for group in self.groups_of_worker(worker)]
+        return [self.pool_of_group(group) for group in groups for _ in range(self.slots_per_task_group)]
 
     def groups_of_worker(self, worker: int) -> list[int]:
         """The groups that this rollout worker hosts."""
@@ -234,6 +261,7 @@ def add_tables_to_layout(layout: ArenaLayout, fields: list[SlotField], topology:
     layout.add("group_is_parked", (topology.num_groups,), "bool")
     layout.add("slot_ticket", (topology.num_slots,), "int64")
     layout.add("next_ticket", (1,), "int64")
+    layout.add("task_seconds", (topology.num_workers, max(1, topology.tasks)), "float64")
     for name, lanes, capacity in _ring_shapes(topology):
         layout.add(name, (LaneRing.nbytes(lanes, capacity),), "uint8")
 
@@ -265,6 +293,8 @@ class SlotStore:
         policy: As given.
         state_size: As given.
         ticket: int64 ``[num_slots]``: the place of each slot among all slots in the order in which they were begun.
+        task_of_slot: See :meth:`Topology.task_of_slot`.
+        task_seconds: float64 ``[workers, tasks]``: how long each rollout worker has stepped the environments of a task.
     """
 
     def __init__(
@@ -294,6 +324,8 @@ class SlotStore:
         self.generation = arena["slot_generation"]
         self.references = arena["slot_references"]
         self.ticket = arena["slot_ticket"]
+        self.task_of_slot = topology.task_of_slot()
+        self.task_seconds = arena["task_seconds"]
         self._next_ticket = arena["next_ticket"]
         self.group_slot = arena["group_slot"]
         self.group_step = arena["group_step"]
@@ -326,6 +358,7 @@ class SlotStore:
                 self.generation[:] = 0
             self.references[:] = 0
             self._next_ticket[:] = 0
+            self.task_seconds[:] = 0.0
 
     def number(self, slot: int) -> None:
         """Gives a slot that a group begins to fill the next ticket: 0, 1, 2, ... over all groups."""

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from rollmill.envs import suites
 from rollmill.envs.config import DmlabOptions, EnvConfig, VizdoomOptions
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import find_registration, registrations
+from rollmill.envs.suites import FAMILY, tasks_of
 from rollmill.settings.presets import families
+from rollmill.settings.presets.preset import Preset
+from rollmill.settings.presets.tasks import preset_of_tasks
 
 _MEMORY_TASKS = ("Memory", "RedBlueDoors", "ObstructedMaze", "MultiRoom", "KeyCorridor")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preset:
-    """A reference configuration.
-
-    Attributes:
-        name: Its name, ``<family>/<id>`` (a bare Gymnasium id becomes ``gym/<id>``) or that of a registration.
-        env: The environment.
-        overrides: Dotted key of the whole configuration -> value.
-    """
-
-    name: str
-    env: EnvConfig
-    overrides: Mapping[str, object] = field(default_factory=dict)
 
 
 def resolve(name: str) -> Preset:
@@ -33,8 +21,9 @@ def resolve(name: str) -> Preset:
 
     Args:
         name: ``<family>/<id>`` with family one of ``atari``, ``vizdoom``, ``gym``, ``mujoco``, ``minigrid``,
-            ``envpool``, ``pettingzoo``, ``mpe``, ``dmlab``; a name given to ``register_env``; or a bare Gymnasium id.
-            Modules that register environments must have been imported.
+            ``envpool``, ``pettingzoo``, ``mpe``, ``dmlab``; a name given to ``register_env``; a bare Gymnasium id; or
+            several tasks, as ``suite/<name>`` or as such names joined by commas. Modules that register environments
+            must have been imported.
 
     Raises:
         UnknownEnvironment: No such preset; the message suggests similar names.
@@ -42,6 +31,8 @@ def resolve(name: str) -> Preset:
     """
     if find_registration(name) is not None:
         return Preset(name=name, env=EnvConfig(name=name), overrides=families.GENERIC)
+    if tasks := tasks_of(name):
+        return preset_of_tasks(name, [resolve(task) for task in tasks])
     family, slash, id = name.partition("/")
     known = _FAMILIES.get(family) if slash else None
     if known is not None:
@@ -55,7 +46,7 @@ def list_presets() -> list[str]:
     names = [entry.name for entry in registrations()]
     for family, ids in _ids().items():
         names += [f"{family}/{id}" for id in ids]
-    return names
+    return names + [f"{FAMILY}/{suite}" for suite in suites.names()]
 
 
 def missing_families() -> dict[str, str]:
