@@ -139,11 +139,17 @@ def test_a_task_is_found_by_its_whole_name_or_its_last_part() -> None:
     assert task_index(EnvConfig(name="all", tasks=("gym/x", "x")), "x") == 1
 
 
-@pytest.mark.parametrize("task", ["pon", "atari", "ALE/Qbert-v5", "", "twice", "PONG"])
+@pytest.mark.parametrize("task", ["pon", "atari", "ALE/Qbert-v5", "", "PONG"])
 def test_no_other_name_is_a_task(task: str) -> None:
     tasks = ("atari/pong", "gym/ALE/Qbert-v5", "one/twice", "two/twice")
     with pytest.raises(UnknownTaskError, match=f"no task '{task}'; choose one of {', '.join(tasks)}"):
         task_index(EnvConfig(name="all", tasks=tasks), task)
+
+
+def test_a_last_part_that_two_tasks_have_is_no_name() -> None:
+    env = EnvConfig(name="all", tasks=("one/twice", "two/twice"))
+    with pytest.raises(UnknownTaskError, match="'twice' may be one/twice or two/twice: give the whole name"):
+        task_index(env, "twice")
 
 
 def test_a_run_with_one_environment_has_no_task(make_run: MakeRun) -> None:

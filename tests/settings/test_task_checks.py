@@ -69,7 +69,7 @@ def test_one_environment_is_not_checked_for_tasks() -> None:
         (
             THREE,
             {"learner__batch_size": 32},
-            r"learner\.batch_size=32 of policy 0 is 2 trajectories of rollout_length=16, fewer than the 3 tasks, .*"
+            r"learner\.batch_size=32 is 2 trajectories of rollout_length=16, fewer than the 3 tasks, .*"
             r"use at least 48\.",
         ),
         (

@@ -181,7 +181,7 @@ def _joined(names: Sequence[str], given: Sequence[Space], entry: str) -> Space:
         found = [(int(space.n), int(space.start)) for space in given if isinstance(space, spaces.Discrete)]
         if not any(start for _, start in found):
             return spaces.Discrete(max(n for n, _ in found))
-    if all(isinstance(space, spaces.Box) and space.shape for space in given):
+    if all(isinstance(space, spaces.Box) for space in given):
         shapes = [space.shape or () for space in given]
         if len({(len(shape), space.dtype) for shape, space in zip(shapes, given, strict=True)}) == 1:
             return _joined_boxes([space for space in given if isinstance(space, spaces.Box)])
@@ -197,6 +197,6 @@ def _joined_boxes(given: Sequence[spaces.Box]) -> spaces.Box:
     dtype = given[0].dtype
     assert dtype is not None
     # Padding is zero, whatever the bounds.
-    low = min(0.0, *(float(space.low.min()) for space in given))
-    high = max(0.0, *(float(space.high.max()) for space in given))
+    low = min(0, *(space.low.min().item() for space in given))
+    high = max(0, *(space.high.max().item() for space in given))
     return spaces.Box(np.full(shape, low, dtype), np.full(shape, high, dtype), shape, dtype.type)

@@ -34,7 +34,9 @@ def task_index(env: EnvConfig, task: str) -> int:
     if task in env.tasks:
         return env.tasks.index(task)
     found = [name for name in env.tasks if name.rpartition("/")[2] == task]
-    if len(found) != 1:
+    if len(found) > 1:
+        raise UnknownTaskError(f"{task!r} may be {' or '.join(found)}: give the whole name")
+    if not found:
         raise UnknownTaskError(f"the run has no task {task!r}; choose one of {', '.join(env.tasks)}")
     return env.tasks.index(found[0])
 

@@ -118,9 +118,8 @@ def _slots_per_task_group(config: Config, probed: Probed, num_groups: int) -> in
     trajectories = max(policy.on_policy.batch_size for policy in config.policies) // config.rollout_length
     rows, group_rows = -(-trajectories // tasks), config.envs_per_group * probed.spec.rows_per_env
     shares = 2 if config.task_share == "samples" else max(2, min(tasks, _LARGEST_SHARE))
-    is_whole = trajectories % tasks == 0 and (rows % group_rows == 0 or group_rows % rows == 0)
-    # One more where batches end in the middle of a slot.
-    slots = -(-shares * rows // group_rows) + (not is_whole)
+    # One more, because batches may end in the middle of a slot: the shares of tasks change from batch to batch.
+    slots = -(-shares * rows // group_rows) + 1
     return 1 + -(-slots * policies // (num_groups // tasks))
 
 

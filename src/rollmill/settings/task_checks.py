@@ -43,11 +43,11 @@ def check_tasks(run: Config) -> None:
             f"population.assignment={run.population.assignment!r} with several tasks: every policy has environments "
             "of its own, as many of each task; use 'fixed'."
         )
-    for name, policy in zip(run.population.names, run.policies, strict=True):
+    for policy in run.policies:
         batch = getattr(policy.algorithm, "batch_size", 0)
         if not run.in_replay and run.task_share == "samples" and batch // run.rollout_length < tasks:
             raise ConfigError(
-                f"learner.batch_size={batch} of policy {name} is {batch // run.rollout_length} trajectories of "
+                f"learner.batch_size={batch} is {batch // run.rollout_length} trajectories of "
                 f"rollout_length={run.rollout_length}, fewer than the {tasks} tasks, of which each batch has as many "
                 f"samples: use at least {tasks * run.rollout_length}."
             )
