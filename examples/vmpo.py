@@ -19,7 +19,7 @@ from rollmill.algorithms.base import Loss
 from rollmill.algorithms.batches import OnPolicyBatch
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
-from rollmill.losses.ppo import masked_mean, normalise_advantages, value_loss
+from rollmill.losses.ppo import masked_mean, normalise_advantages
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec
 
@@ -48,7 +48,7 @@ class VMPO(OnPolicyAlgorithm):
         divergence = masked_mean(log_ratio.exp() - 1.0 - log_ratio, keep, batch.divisor)
         alpha = self.log_alpha.exp()
         trust = alpha * (self.DIVERGENCE_BOUND * share - divergence.detach()) + alpha.detach() * divergence
-        of_value = value_loss(value, self.acting.normalise_value(batch.return_), keep, batch.divisor)
+        of_value = 0.5 * masked_mean(self.value_error(batch, value).square(), keep, batch.divisor)
         of_entropy = masked_mean(entropy, keep, batch.divisor)
         bonus = batch.coefficients["entropy_coef"] * of_entropy
         loss = share * (policy + temperature) + trust + self.config.value_coef * of_value - bonus

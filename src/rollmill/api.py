@@ -157,6 +157,11 @@ def make_config(
                 "ddpg, td3 and sac."
             )
         config = apply(config, fit(off_policy_overrides(str(wanted), settings_of)))
+    if config.in_replay and chosen.env.tasks:
+        # Without PopArt, rewards are clipped and scaled as those of the first task alone.
+        alone_settings = resolve(chosen.env.tasks[0]).overrides
+        rewards = ("learner.reward_clip", "learner.reward_scale")
+        config = apply(config, {key: alone_settings[key] for key in rewards if key in alone_settings})
     if given.get("population.pbt"):
         config = apply(config, pbt_overrides(in_replay=config.in_replay))
     if given.get("regime", config.regime.name) == "lockstep":

@@ -267,57 +267,22 @@ def test_a_slot_whose_rows_go_to_several_batches_is_released_with_the_last_one()
 
 
 @pytest.mark.parametrize("policy", [0, 1])
-def test_with_several_policies_a_share_is_counted_in_the_samples_of_the_policy_that_learns(policy: int) -> None:
+def test_with_several_policies_a_batch_has_as_many_trajectories_as_with_one(policy: int) -> None:
+    # Episodes of one step: with rows counted by their samples, the policy's slots would not be enough for a batch.
     topology = topology_of(tasks=2, rows=4, each=3, policies=2)
     store = store_of(topology, policy)
-    admission = EqualShares(store, 4)
-    random = np.random.default_rng(policy)
-    players = store.arrays[POLICY_ID]
-    # A row is all of one policy.
-    players[...] = random.integers(0, 2, players[:, :1].shape)
-    own: list[list[int]] = [[], []]
-    had = [0, 0]
-    tasks = topology.task_of_slot()
-    assert tasks is not None
-
-    def next_rows() -> list[list[int]] | None:
-        """The rows of each task in the next batch; None while there are too few."""
-        found = []
-        for waiting, number in zip(own, shares_of(taken, 4, had), strict=True):
-            # As few rows as have so many trajectories' samples, but at most twice as many for two policies.
-            enough = [
-                n for n in range(len(waiting) + 1) if sum(row >= 0 for row in waiting[:n]) >= number or n == 2 * number
-            ]
-            if not enough:
-                return None
-            found.append(waiting[: enough[0]])
-        return found
-
-    taken = 0
-    for slot in random.permutation(topology.num_slots).tolist():
+    store.arrays["valid"][:, ::2] = False
+    store.arrays[POLICY_ID][...] = policy
+    admission, batches = EqualShares(store, 4), 0
+    for slot in range(topology.num_slots):
         store.retain(slot)
         admission.add(slot)
-        store.arrays["reward"][slot] = tickets = slot * 10 + np.arange(4)
-        # The rows of the other policy are -1.
-        own[tasks[slot]] += np.where(players[slot, 0] == policy, tickets, -1).tolist()
         while (batch := admission.take()) is not None:
-            expected = next_rows()
-            assert expected is not None
-            taken += 1
+            batches += 1
+            assert batch.num_trajectories == 4
             assert batch.tasks is not None
-            assert batch.arrays["valid"].all(), "rows of others are left out"
-            for task, rows in enumerate(expected):
-                learned = [row for row in rows if row >= 0]
-                assert batch.arrays["reward"][0, batch.tasks == task].tolist() == learned
-                del own[task][: len(rows)]
-                had[task] += T * len(learned)
-            for of_batch in batch.slots:
-                store.release(of_batch)
-        assert next_rows() is None
-    assert taken >= 4
-    held = {slot for slot in range(topology.num_slots) if store.references[slot]}
-    assert len(held) <= -(-sum(map(len, own)) // 4) + 2
-    assert (store.references >= 0).all()
+            assert np.bincount(batch.tasks).tolist() == [2, 2]
+    assert batches == topology.num_slots
 
 
 def test_a_task_whose_episodes_are_short_gets_more_trajectories() -> None:

@@ -28,7 +28,7 @@ class PolicyEvaluation(NamedTuple):
     Attributes:
         log_prob: ``[M]`` or ``[T, K]``, log pi(a_t | x_t).
         entropy: Likewise, in nats.
-        value: ``[M]`` or ``[T(+1), K]``, V(x_t) in the network's units.
+        value: ``[M]`` or ``[T(+1), K]``, V(x_t) in the network's units; with PopArt in those of the rewards.
     """
 
     log_prob: Tensor
@@ -156,6 +156,23 @@ class OnPolicyAlgorithm(Algorithm):
         mask = None if batch.action_mask is None else batch.action_mask[:steps]
         evaluation = self.acting.distribution.evaluate(params[:steps], batch.discrete, batch.continuous, mask)
         return PolicyEvaluation(evaluation.log_prob, evaluation.entropy, value)
+
+    def value_error(self, batch: OnPolicyBatch, value: Tensor) -> Tensor:
+        """Return how far values are from the returns, for a loss of values; 0 for samples that do not count.
+
+        The units are the network's; with PopArt, whose values are in the units of the rewards, the deviation of the
+        task's returns is one.
+
+        Args:
+            batch: A part of a minibatch, with returns.
+            value: As :meth:`evaluate` gave them.
+        """
+        assert batch.return_ is not None
+        value = value[: batch.return_.shape[0]]
+        # Masked here, because a target that is not a number would make the gradient of an invalid sample one, too.
+        error = torch.where(batch.keep, value - self.acting.normalise_value(batch.return_), 0.0)
+        scale = self.acting.value_scale(batch.observation, value)
+        return error if scale is None else error * scale
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state dict; checkpoints of earlier versions hold only the network."""

@@ -41,6 +41,8 @@ class TaskGroup:
         self.num_rows = group.num_rows
         self.failures = group.failures
         self._mask: Array | None = None
+        # The columns of the shared mask that the task's own mask has, in its order.
+        self._columns = np.flatnonzero(self._allowed)[: self._own.action.mask_size]
         if self._own.has_action_mask:
             self._mask = np.ones((group.num_rows, self._own.action.mask_size), bool)
 
@@ -116,12 +118,7 @@ class TaskGroup:
             return
         into.action_mask[:] = self._allowed
         if self._mask is not None:
-            into.action_mask[:, self._allowed_by_own()] = self._mask
-
-    def _allowed_by_own(self) -> Array:
-        """Return the columns of the shared mask that the task's own mask has, in its order."""
-        found = np.flatnonzero(self._allowed)
-        return found[: self._own.action.mask_size]
+            into.action_mask[:, self._columns] = self._mask
 
 
 class TaskView:

@@ -170,6 +170,8 @@ def _without_mask(space: Space) -> Space:
 def _entries(space: Space) -> Mapping[str, Space]:
     if isinstance(space, spaces.Dict):
         return space.spaces
+    if isinstance(space, spaces.Tuple):
+        return {str(index): child for index, child in enumerate(space.spaces)}  # as they are called in slots
     return {"obs": space}
 
 
@@ -181,21 +183,34 @@ def _joined(names: Sequence[str], given: Sequence[Space], entry: str) -> Space:
         found = [(int(space.n), int(space.start)) for space in given if isinstance(space, spaces.Discrete)]
         if not any(start for _, start in found):
             return spaces.Discrete(max(n for n, _ in found))
-    if all(isinstance(space, spaces.Box) for space in given):
-        shapes = [space.shape or () for space in given]
-        if len({(len(shape), space.dtype) for shape, space in zip(shapes, given, strict=True)}) == 1:
-            return _joined_boxes([space for space in given if isinstance(space, spaces.Box)])
+    boxes = [space for space in given if isinstance(space, spaces.Box)]
+    if len(boxes) == len(given) and len({(len(box.shape), _stored(box), _channels(box)) for box in boxes}) == 1:
+        return _joined_boxes(boxes)
     described = "; ".join(f"{name} has {space}" for name, space in dict(zip(names, given, strict=True)).items())
     raise UnsupportedSpace(
         f"the tasks observe different things under {entry!r} ({described}): one network can learn Boxes of one dtype "
-        "and number of axes, whatever their sizes; train the others in a run of their own, or wrap them"
+        "and number of axes, whatever their sizes, and pictures with the same channels; train the others in a run of "
+        "their own, or wrap them"
     )
+
+
+def _stored(box: spaces.Box) -> np.dtype[Any]:
+    """Return the dtype of a Box in slots, which hold float64 as float32."""
+    assert box.dtype is not None
+    return np.dtype(np.float32) if box.dtype == np.float64 else np.dtype(box.dtype)
+
+
+def _channels(box: spaces.Box) -> tuple[int, int] | None:
+    """Return the axis and the number of the channels, or stacked frames, of a picture; None for other arrays."""
+    if box.dtype != np.uint8 or len(box.shape) < 3:
+        return None
+    axis = int(np.argmin(box.shape))
+    return axis, box.shape[axis]
 
 
 def _joined_boxes(given: Sequence[spaces.Box]) -> spaces.Box:
     shape = tuple(max(sizes) for sizes in zip(*(space.shape for space in given), strict=True))
-    dtype = given[0].dtype
-    assert dtype is not None
+    dtype = _stored(given[0])
     # Padding is zero, whatever the bounds.
     low = min(0, *(space.low.min().item() for space in given))
     high = max(0, *(space.high.max().item() for space in given))

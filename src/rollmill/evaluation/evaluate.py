@@ -81,12 +81,13 @@ class EvaluationResult:
     def scores(self) -> dict[str, float]:
         """Human-normalised scores: of each task that has one (of the only environment, if it does), and their means.
 
-        0 is random play, 1 a person's. ``"mean"``, ``"median"`` and ``"mean_capped"`` are over several tasks.
+        0 is random play, 1 a person's. ``"mean"``, ``"median"`` and ``"mean_capped"`` are over several tasks which
+        all have such scores.
         """
         means = {name: mean for name, (mean, _, _) in self.tasks.items()} or {self.env: self.mean}
         known = {name: mean for name, mean in means.items() if human_normalised(name, mean) is not None}
         found = {name: float(human_normalised(name, mean) or 0.0) for name, mean in known.items()}
-        if len(found) > 1:
+        if len(found) == len(means) > 1:
             found |= {
                 "mean": float(np.mean(list(found.values()))),
                 "median": median(known),
@@ -340,7 +341,7 @@ def _evaluate_task(
     film = None
     if how.video is not None:
         try:
-            film = film_episode(lineup, env, how.video, seeds[0], task=task)
+            film = film_episode(lineup, env, how.video, seeds[0], task=task, spec=spec)
         except Exception as error:
             # Keep the results if rendering fails.
             name = "" if isinstance(error, NotRenderableError) else f"{type(error).__name__}: "

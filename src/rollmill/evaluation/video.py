@@ -16,6 +16,7 @@ from rollmill.evaluation.lineup import Lineup
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import Picture, open_stage
 from rollmill.evaluation.tasks import shown_as_task, spec_of
+from rollmill.specs import EnvSpec
 
 _LEAST_HEIGHT = 480
 _CAPTION_HEIGHT = 32
@@ -61,7 +62,9 @@ class Film(NamedTuple):
     complete: bool
 
 
-def play_episode(lineup: Lineup, env: EnvConfig, seed: int, *, task: int = 0) -> Iterator[Frame]:
+def play_episode(
+    lineup: Lineup, env: EnvConfig, seed: int, *, task: int = 0, spec: EnvSpec | None = None
+) -> Iterator[Frame]:
     """Play one episode and yield the frame of every step, including the true final one.
 
     Args:
@@ -69,12 +72,13 @@ def play_episode(lineup: Lineup, env: EnvConfig, seed: int, *, task: int = 0) ->
         env: The environment; built here, and closed with the iterator.
         seed: Seed of the environment.
         task: Which of several tasks.
+        spec: The environment's spec, if it is known.
 
     Raises:
         NotRenderableError: The environment cannot be rendered.
     """
     group_size, box = lineup.group_size, lineup.box
-    spec = spec_of(lineup.snapshot, env)
+    spec = spec or spec_of(lineup.snapshot, env)
     with open_stage(env.of_task(task), seed, box=box, group_size=group_size, agents=spec.agents) as stage:
         steps = play(lineup.players, lineup.who(stage.num_rows), shown_as_task(stage, spec, task), spec)
         total = 0.0
@@ -93,6 +97,7 @@ def film_episode(
     seed: int,
     *,
     task: int = 0,
+    spec: EnvSpec | None = None,
     caption: bool = True,
     longest_s: float = _LONGEST_S,
     budget_s: float = _RENDERING_BUDGET_S,
@@ -105,6 +110,7 @@ def film_episode(
         path: The file; its directory is created. An existing file is replaced when the new one is complete.
         seed: Of the environment.
         task: Which of several tasks.
+        spec: The environment's spec, if it is known.
         caption: Whether a line below the picture shows the steps and the return so far.
         longest_s: Maximum length of the video in seconds.
         budget_s: Maximum wall-clock seconds; a simulator without a GPU may need a second for each frame.
@@ -113,7 +119,7 @@ def film_episode(
     started = time.monotonic()
 
     def frames() -> Iterator[Frame]:
-        for frame in play_episode(lineup, env, seed, task=task):
+        for frame in play_episode(lineup, env, seed, task=task, spec=spec):
             last[:] = [frame]
             yield frame
             if frame.length >= longest_s * frame.fps or time.monotonic() - started >= budget_s:

@@ -10,12 +10,13 @@ from rollmill.envs.config import EnvConfig
 from rollmill.evaluation.lineup import Lineup, lineup_of_run
 from rollmill.evaluation.snapshot import folder_of_policy, newest_checkpoint
 from rollmill.evaluation.stage import has_display
-from rollmill.evaluation.tasks import task_index
+from rollmill.evaluation.tasks import spec_of, task_index
 from rollmill.evaluation.video import check_video_path, film_episode, play_episode
 from rollmill.evaluation.window import Window, WindowClosedError
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.value_checks import check_integer
+from rollmill.specs import EnvSpec
 
 _POLL_S = 1.0
 
@@ -91,6 +92,7 @@ def watch(
     returns: list[float] = []
     lineup = load()
     env = lineup.snapshot.env
+    spec = spec_of(lineup.snapshot, env)
     chosen = range(len(env.names)) if task is None else (task_index(env, task),)
     window = Window(f"rollmill: {env.name}") if windowed else None
     try:
@@ -103,9 +105,9 @@ def watch(
             env_seed = int_seed(seed, "watched environment", len(returns))
             shown = chosen[len(returns) % len(chosen)]
             if window is not None:
-                returns.append(_show(window, lineup, env, env_seed, shown))
+                returns.append(_show(window, lineup, env, env_seed, shown, spec))
             else:
-                film = film_episode(lineup, env, target, env_seed, task=shown)
+                film = film_episode(lineup, env, target, env_seed, task=shown, spec=spec)
                 returns.append(film.episode_return)
             where = "" if window is not None else f"   {target}"
             which = f"{env.tasks[shown]}   " if env.tasks else ""
@@ -118,11 +120,11 @@ def watch(
     return returns
 
 
-def _show(window: Window, lineup: Lineup, env: EnvConfig, seed: int, task: int) -> float:
+def _show(window: Window, lineup: Lineup, env: EnvConfig, seed: int, task: int, spec: EnvSpec) -> float:
     """Show one episode in real time."""
     due = time.monotonic()
     total = 0.0
-    for frame in play_episode(lineup, env, seed, task=task):
+    for frame in play_episode(lineup, env, seed, task=task, spec=spec):
         due = max(due + 1.0 / frame.fps, time.monotonic())
         window.show(frame.picture, f"step {frame.length:,}   return {frame.reward_sum:,.1f}", due)
         total = frame.reward_sum

@@ -51,7 +51,8 @@ class FirstInFirstOut:
         self._store = store
         self._num_trajectories = num_trajectories
         self._agents = store.topology.agents_per_env
-        self._policies = store.topology.players.policies
+        # With several tasks, all rows of a slot are one policy's.
+        self._policies = 1 if store.topology.tasks else store.topology.players.policies
         # (slot, first row, samples of each row from that one on)
         self._segments: deque[tuple[int, int, NDArray[np.int64]]] = deque()
 
@@ -59,7 +60,7 @@ class FirstInFirstOut:
         """Append a completed slot. The rule takes ownership of its reference."""
         topology = self._store.topology
         samples = np.full(topology.group_rows, topology.rollout_length)
-        if self._agents > 1 or self._policies > 1:
+        if self._agents > 1 or self._policies > 1:  # rows have fewer samples
             counts = self._store.arrays["valid"][slot]
             if (policies := self._store.arrays.get(POLICY_ID)) is not None:
                 counts = counts & (policies[slot, :-1] == self._store.policy)
@@ -114,9 +115,6 @@ class EqualShares:
     of n gets ``floor(((k + 1) R + t) / n) - floor((k R + t) / n)``, which sum up to R by Hermite's identity. Where
     episodes are short, a trajectory has fewer samples, because final observations are none: while one task has had at
     least T samples more than another one, a trajectory of the next batch goes from the first to the second.
-
-    With several policies a trajectory has the samples of all of them, and a task's share is counted in the samples of
-    the policy that learns.
     """
 
     def __init__(self, store: SlotStore, num_trajectories: int) -> None:
@@ -168,11 +166,8 @@ class EqualShares:
             had[taking] += length
 
     def _samples_of(self, slot: int, first: int, rows: int) -> int:
-        """Return the number of samples that the policy may learn from in some rows of a slot."""
-        valid = self._store.arrays["valid"][slot, :, first : first + rows]
-        if (policies := self._store.arrays.get(POLICY_ID)) is not None:
-            valid = valid & (policies[slot, :-1, first : first + rows] == self._store.policy)
-        return int(np.count_nonzero(valid))
+        """Return the number of samples in some rows of a slot."""
+        return int(np.count_nonzero(self._store.arrays["valid"][slot, :, first : first + rows]))
 
 
 class Iterations:

@@ -30,7 +30,8 @@ class ActorCriticOutput(NamedTuple):
 
     Attributes:
         params: float32 ``[..., P]``, see :class:`rollmill.models.distributions.ActionDistribution`.
-        value: float32 ``[...]``; in normalised units if the model normalises returns.
+        value: float32 ``[...]``; in normalised units if the model normalises returns, but with PopArt in those of the
+            rewards.
         rnn_state: float32 ``[N, S]`` after the last step; None without a core.
     """
 

@@ -153,7 +153,7 @@ class ImageInput(nn.Conv2d):
         x = self._cast(x, dtype)
         out = functional.conv2d(x, weight, bias, self.stride, self.padding)
         if centres_each:
-            # As if the mean had been subtracted from the image, but not from its padding.
+            # As if the mean had been subtracted from the image, and from its padding, too.
             level = x.mean((2, 3)).to(weight.dtype) @ weight.sum((2, 3)).t()
             out = out - level.to(out.dtype)[:, :, None, None]
         return out

@@ -115,4 +115,10 @@ class PopArt(nn.Module):
 
     @staticmethod
     def _of_task(values: Tensor, task: Tensor | None) -> Tensor:
-        return values.squeeze(-1) if task is None else (values * task).sum(-1)
+        if task is not None:
+            return (values * task).sum(-1)
+        if values.shape[-1] != 1:
+            raise ValueError(
+                f"the values of {values.shape[-1]} tasks were asked for without saying which: give the task"
+            )
+        return values.squeeze(-1)

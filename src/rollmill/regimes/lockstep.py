@@ -26,6 +26,7 @@ from rollmill.regimes.setup import (
     group_states,
     with_delays,
 )
+from rollmill.regimes.spreading import workers_of_groups
 from rollmill.rollout.group_checkpoints import GroupCheckpoints
 from rollmill.rollout.slot_policies import GroupSlots
 from rollmill.rollout.worker import RolloutWorker
@@ -63,13 +64,11 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     return Topology(
         rollout_length=config.rollout_length,
         group_rows=envs_per_group * probed.spec.rows_per_env,
-        worker_of_group=tuple(group % num_workers for group in range(num_groups)),
+        worker_of_group=(workers := workers_of_groups(num_groups, num_workers, len(config.env.names))),
         policy_worker_of_group=tuple(
             group // groups_per_batch % config.inference.num_workers for group in range(num_groups)
         ),
-        slots_of_worker=tuple(
-            slots_per_group * len(range(worker, num_groups, num_workers)) for worker in range(num_workers)
-        ),
+        slots_of_worker=tuple(slots_per_group * workers.count(worker) for worker in range(num_workers)),
         slots_per_group=slots_per_group,
         groups_per_batch=groups_per_batch,
         num_policy_workers=config.inference.num_workers,

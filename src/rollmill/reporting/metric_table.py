@@ -142,7 +142,7 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         ),
         Metric(
             "task/NAME/score",
-            "0..1",
+            "-",
             "The same, human-normalised: 0 is random play, 1 a human's return.",
             _ON_POLICY,
             when="every row, for Atari games and levels of DMLab-30 among several tasks",
@@ -171,7 +171,7 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         Metric("score/median", "-", "Likewise, the median.", _ON_POLICY, when="as score/mean"),
         Metric(
             "score/mean_capped",
-            "0..1",
+            "-",
             "Likewise, the mean of the scores, each at most 1.",
             _ON_POLICY,
             when="as score/mean",

@@ -23,8 +23,8 @@ def preset_of_tasks(name: str, tasks: Sequence[Preset]) -> Preset:
     """Return the preset of several tasks.
 
     The settings are those of the tasks where these agree, or of their family, or the generic ones. Rewards are not
-    clipped, because PopArt brings returns of all tasks to one scale (Hessel et al. 2019). A run is as long for each
-    task as one of its own.
+    clipped, because PopArt brings returns of all tasks to one scale (Hessel et al. 2019). A run is as long as one
+    with such settings, times the number of tasks.
 
     Args:
         name: The name of all of them together.
@@ -76,12 +76,15 @@ def fitted(overrides: Overrides, present: Mapping[str, object], tasks: int) -> O
     if rows > _FEWEST_ENVS:
         rows = ceil(rows / _FEWEST_ENVS) * _FEWEST_ENVS
     wanted = max(1, rows * tasks * steps * number("learner.minibatches") // batch_size)
+    is_whole = overrides.get("model.core", present.get("model.core", "none")) != "none"
+    is_whole |= overrides.get("learner.advantage", present.get("learner.advantage")) == "vtrace"
+    divided = rows * tasks * (1 if is_whole else steps)
     # Groups whose slots hold whole shares of a batch, or of which one batch takes whole slots.
     return {
         **found,
         "num_envs": ceil(envs / rows) * rows * tasks,
         "learner.batch_size": rows * tasks * steps,
-        "learner.minibatches": next(n for n in range(wanted, 0, -1) if rows * tasks % n == 0),
+        "learner.minibatches": next(n for n in range(wanted, 0, -1) if divided % n == 0),
     }
 
 
