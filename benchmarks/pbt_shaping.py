@@ -99,6 +99,8 @@ def main() -> int:
             }
             with tempfile.TemporaryDirectory(prefix="rollmill-pbt-") as folder:
                 done = rollmill.train(Corridor, run_dir=Path(folder) / "run", quiet=True, **settings)
+                if done.ended_by == "signal":
+                    return 130
                 found = best_of(done.dir)
             result[name].append(found)
             if not arguments.json:

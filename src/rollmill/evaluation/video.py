@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmill.envs.config import EnvConfig
+from rollmill.envs.factory import probe
 from rollmill.evaluation.lineup import Lineup
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import Picture, open_stage
@@ -78,7 +79,8 @@ def play_episode(
         NotRenderableError: The environment cannot be rendered.
     """
     group_size, box = lineup.group_size, lineup.box
-    spec = spec or spec_of(lineup.snapshot, env)
+    if spec is None:  # scripted players have no network that could need to know the task
+        spec = spec_of(lineup.snapshot, env) if env.tasks else probe(env, group_size=group_size)
     with open_stage(env.of_task(task), seed, box=box, group_size=group_size, agents=spec.agents) as stage:
         steps = play(lineup.players, lineup.who(stage.num_rows), shown_as_task(stage, spec, task), spec)
         total = 0.0

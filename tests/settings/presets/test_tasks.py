@@ -162,7 +162,7 @@ def test_the_sizes_of_known_suites() -> None:
     assert sizes == [80, 1280, 10]
     found = resolve("suite/atari57").overrides
     sizes = [found[key] for key in ("num_envs", "learner.batch_size", "learner.minibatches")]
-    assert sizes == [4 * 57, 57 * 32, 3]
+    assert sizes == [4 * 57, 57 * 32, 12]  # 152 samples in a minibatch, for the 128 of one game
 
 
 SIZES = st.fixed_dictionaries(
@@ -188,7 +188,9 @@ def test_sizes_fit_any_number_of_tasks(sizes: dict[str, int], trajectories: int,
     assert envs >= 4
     assert envs % rows == 0, "a batch is made of whole slots, or one of them of whole batches"
     minibatches = int(str(found["learner.minibatches"]))
-    assert rows * tasks % minibatches == 0, "whole trajectories in each minibatch"
+    assert rows * tasks * steps % minibatches == 0, "minibatches have equal sizes"
+    recurrent = fitted({**present, "model.core": "gru"}, {}, tasks)
+    assert rows * tasks % int(str(recurrent["learner.minibatches"])) == 0, "whole trajectories in each minibatch"
     assert found["total_steps"] == 1000 * tasks
     # No smaller than they were, and no larger than whole trajectories and environments of each task ask for.
     assert rows * tasks * steps >= present["learner.batch_size"]
