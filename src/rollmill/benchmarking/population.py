@@ -79,7 +79,10 @@ class Arrivals:
         total = 0.0
         for seen in self._seen.values():
             if len(seen) < 2:
-                raise TooShortError("a policy has learned from too few batches: measure for longer (--seconds).")
+                raise TooShortError(
+                    "a policy has learned from too few batches: measure for longer (--seconds), or use smaller ones "
+                    "(--learner.batch-size and --learner.minibatches)."
+                )
             (began, before), (ended, after) = seen[0], seen[-1]
             total += (after - before) / (ended - began)
         return total
