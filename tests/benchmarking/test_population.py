@@ -47,11 +47,18 @@ def test_a_policys_speed_is_that_between_its_batches() -> None:
     assert arrivals.is_complete
 
 
-def test_a_policy_without_a_batch_is_waited_for_but_not_for_ever() -> None:
+def test_a_policy_that_draws_few_environments_is_not_waited_for() -> None:
     arrivals = population.Arrivals(1.0)
     reports(arrivals, (1, 10, 10), (2, 20, 10), (3, 30, 10))
+    assert arrivals.is_complete
+    assert arrivals.steps_per_second == pytest.approx(10.0)
+
+
+def test_no_batch_at_all_is_no_measurement() -> None:
+    arrivals = population.Arrivals(1.0)
+    reports(arrivals, (1, 10, 10), (2, 10, 10), (3, 10, 10))
     assert not arrivals.is_complete
-    reports(arrivals, (4, 40, 10))
+    reports(arrivals, (4, 10, 10))
     assert arrivals.is_complete
     with pytest.raises(TooShortError):
         _ = arrivals.steps_per_second

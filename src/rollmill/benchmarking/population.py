@@ -60,31 +60,31 @@ class Arrivals:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the seconds are over, and each policy has learned from a batch in them.
-
-        A policy that draws few environments is waited for, but only for three times the seconds.
-        """
+        """Whether the seconds are over, and a policy has learned from a batch in them (or three times as many are)."""
         if self._begins_at is None:
             return False
         lasted = self._now - self._begins_at
-        return lasted >= self._seconds * (1.0 if all(len(seen) > 1 for seen in self._seen.values()) else _PATIENCE)
+        return lasted >= self._seconds * (1.0 if any(len(seen) > 1 for seen in self._seen.values()) else _PATIENCE)
 
     @property
     def steps_per_second(self) -> float:
         """Agent steps a second of all policies together.
 
+        A policy that had no complete batch in the time, because it drew few environments, counts 0.
+
         Raises:
-            TooShortError: A policy has learned from too few batches.
+            TooShortError: No policy has learned from a batch.
         """
         total = 0.0
+        if all(len(seen) < 2 for seen in self._seen.values()):
+            raise TooShortError(
+                "no policy has learned from a batch: measure for longer (--seconds), or use smaller batches "
+                "(--learner.batch-size and --learner.minibatches)."
+            )
         for seen in self._seen.values():
-            if len(seen) < 2:
-                raise TooShortError(
-                    "a policy has learned from too few batches: measure for longer (--seconds), or use smaller ones "
-                    "(--learner.batch-size and --learner.minibatches)."
-                )
-            (began, before), (ended, after) = seen[0], seen[-1]
-            total += (after - before) / (ended - began)
+            if len(seen) > 1:
+                (began, before), (ended, after) = seen[0], seen[-1]
+                total += (after - before) / (ended - began)
         return total
 
 
