@@ -62,3 +62,10 @@ def test_no_batch_at_all_is_no_measurement() -> None:
     assert arrivals.is_complete
     with pytest.raises(TooShortError):
         _ = arrivals.steps_per_second
+
+
+def test_a_policy_that_never_learns_does_not_keep_the_measurement_from_beginning() -> None:
+    arrivals = population.Arrivals(1.0)
+    reports(arrivals, (1, 10, 0), (2, 20, 0), (3, 30, 0), (4, 40, 0))
+    assert arrivals.is_complete
+    assert arrivals.steps_per_second == pytest.approx(10.0)

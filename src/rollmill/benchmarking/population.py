@@ -26,14 +26,15 @@ COUNTS = (1, 4, 8, 12)
 _ENVS_PER_POLICY = 16
 _ROUNDS = 3
 _LOOK_EVERY_S = 2.0
-_PATIENCE = 3.0
+# In lengths of the measurement.
+_WARM_UP, _PATIENCE = 2.0, 3.0
 
 
 class Arrivals:
     """When the batches of each policy were learned.
 
-    The measurement begins when every policy has learned from a batch, and each policy is measured from its last batch
-    before that.
+    The measurement begins when every policy has learned from a batch, or after some time, since a policy may draw no
+    environment for long. Each policy is measured from its last batch before that.
 
     Args:
         seconds: Of the measurement.
@@ -42,6 +43,7 @@ class Arrivals:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._seen: dict[str, list[tuple[float, int]]] = {}
+        self._first_at: float | None = None
         self._begins_at: float | None = None
         self._now = 0.0
 
@@ -54,7 +56,10 @@ class Arrivals:
                 if self._begins_at is None:
                     seen.clear()
                 seen.append((time_s, steps))
-        if self._begins_at is None and all(self._seen.values()):
+        if self._first_at is None and any(self._seen.values()):
+            self._first_at = time_s
+        waited = 0.0 if self._first_at is None else time_s - self._first_at
+        if self._begins_at is None and (all(self._seen.values()) or waited >= self._seconds * _WARM_UP):
             self._begins_at = time_s
         self._now = time_s
 
