@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy as np
 import vizdoom
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from vizdoom import DoomGame, SamplingRate
 
 from rollmill.envs.errors import MissingExtra
+from rollmill.runtime.sweep import remove_leftovers
 
 _SAMPLES_PER_TIC = 22_050 // 35
 # Echoes crash older versions of the library, and music would depend on what else is installed.
@@ -63,6 +65,7 @@ def check_sound() -> None:
     Raises:
         MissingExtra: They give silence, or crash.
     """
+    began = time.time()
     with tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder:
         tried = subprocess.Popen(
             [sys.executable, "-c", _TRY],
@@ -85,6 +88,7 @@ def check_sound() -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(tried.pid, signal.SIGKILL)
                 tried.communicate()
+                remove_leftovers(began)
     if status == 0:
         return
     lines = told.strip().splitlines()
