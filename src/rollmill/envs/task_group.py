@@ -36,8 +36,6 @@ class TaskGroup:
         self._task = task
         self._seconds = seconds
         self._allowed = choices_of_task(self._own.action, spec.action)
-        self._discrete = self._own.action.num_discrete
-        self._continuous = self._own.action.num_continuous
         self.num_rows = group.num_rows
         self.failures = group.failures
         self._mask: Array | None = None
@@ -71,12 +69,7 @@ class TaskGroup:
     ) -> None:
         """See ``Group.step``."""
         began = time.perf_counter()
-        self._group.step(
-            discrete[:, : self._discrete] if discrete is not None and self._discrete else None,
-            continuous[:, : self._continuous] if continuous is not None and self._continuous else None,
-            self._part(into),
-            outcome,
-        )
+        self._group.step(*own_heads(self._own.action, discrete, continuous), self._part(into), outcome)
         self._fill(into)
         if self._seconds is not None:
             self._seconds += time.perf_counter() - began
@@ -162,11 +155,18 @@ class TaskView:
 
     def action(self, discrete: Array | None, continuous: Array | None) -> tuple[Array | None, Array | None]:
         """Return the heads that the task has."""
-        choices, numbers = self._own_action.num_discrete, self._own_action.num_continuous
-        return (
-            discrete[:, :choices] if discrete is not None and choices else None,
-            continuous[:, :numbers] if continuous is not None and numbers else None,
-        )
+        return own_heads(self._own_action, discrete, continuous)
+
+
+def own_heads(
+    action: ActionSpec, discrete: Array | None, continuous: Array | None
+) -> tuple[Array | None, Array | None]:
+    """Return the columns of the shared actions, ``[B, Kd]`` and ``[B, Kc]``, that a task with this action has."""
+    choices, numbers = action.num_discrete, action.num_continuous
+    return (
+        discrete[:, :choices] if discrete is not None and choices else None,
+        continuous[:, :numbers] if continuous is not None and numbers else None,
+    )
 
 
 def _clear_padding(array: Array, shape: tuple[int, ...]) -> None:
