@@ -1,4 +1,4 @@
-"""The family ``dmlab`` with a stand-in for DeepMind Lab, which cannot be had: names, options, groups and a run."""
+"""The family ``dmlab`` with a stand-in for DeepMind Lab, which no index has: names, options, groups and a run."""
 
 from __future__ import annotations
 

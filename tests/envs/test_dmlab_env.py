@@ -1,4 +1,4 @@
-"""DmlabEnv over a stand-in for DeepMind Lab, which cannot be had: what the engine is told, and what is made of it."""
+"""DmlabEnv with a stand-in for DeepMind Lab, which no package index has: calls of the engine, and their results."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SHOOT = 3
 
 
 @pytest.fixture
-def anew() -> Iterator[None]:
+def not_yet_checked() -> Iterator[None]:
     """Forget what was found out before, and afterwards what a test made up."""
     check_sound.cache_clear()
     yield
@@ -179,7 +179,7 @@ def test_a_network_with_it_trains(tmp_path: Path) -> None:
     assert run.agent_steps >= 256
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("not_yet_checked")
 @pytest.mark.parametrize(
     ("program", "problem"),
     [
@@ -196,7 +196,7 @@ def test_what_is_wrong_is_said(program: str, problem: str, monkeypatch: pytest.M
         resolve_maker(EnvConfig(name="vizdoom/duel", vizdoom=VizdoomOptions(sound=True))).env()
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("not_yet_checked")
 def test_a_try_that_hangs_is_ended_with_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noted = tmp_path / "pid"
     engine = f"import subprocess, pathlib; p = subprocess.Popen(['sleep', '60']); pathlib.Path({str(noted)!r})"

@@ -390,7 +390,7 @@ def test_a_restored_group_goes_on_like_the_saved_one(name: str) -> None:
         mask = None
         for _ in range(12):
             if mask is not None:
-                into.action_mask[:] = mask  # type: ignore[index]
+                into.action_mask[:] = mask  # type: ignore[index]  # this spec has a mask
             else:
                 _allow_first(into)
             actions = actions_for(tasks.spec, into, random)

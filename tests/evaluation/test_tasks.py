@@ -156,14 +156,14 @@ def test_a_run_with_one_environment_has_no_task(make_run: MakeRun) -> None:
     run_dir = make_run(CARTPOLE)
     for use in (load, evaluate):
         with pytest.raises(UnknownTaskError, match=r"task 'CartPole-v1': .* gym/CartPole-v1; omit the task"):
-            use(run_dir, task="CartPole-v1")  # type: ignore[operator]
+            use(run_dir, task="CartPole-v1")  # type: ignore[operator]  # two functions of different types
 
 
 def test_an_unknown_task_is_refused_before_anything_is_played(make_tasks: MakeTasks) -> None:
     run_dir = make_tasks(CARTPOLE, ACROBOT)
     for use in (load, evaluate):
         with pytest.raises(UnknownTaskError, match=f"no task 'Pong'; choose one of {CARTPOLE}, {ACROBOT}"):
-            use(run_dir, task="Pong")  # type: ignore[operator]
+            use(run_dir, task="Pong")  # type: ignore[operator]  # as above
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -149,7 +149,7 @@ def test_counts_and_returns_are_saved_and_restored() -> None:
     samples(other, 50, 50, 50)
     other.load_state_dict(state)
     assert other.state_dict() == state
-    # Shares begin anew.
+    # Shares count from here.
     assert shares(other) == [None] * 3
     assert shares(other, "compute") == [None] * 3
     samples(other, 0, 2, 2)

@@ -233,5 +233,6 @@ def test_each_picture_is_centred_by_its_own_mean(first: bool) -> None:
     )
     numbers = pictures.double() if first else pictures.double().permute(0, 3, 1, 2)
     centred = (numbers - numbers.mean((2, 3), keepdim=True)) / 255
-    wanted = torch.nn.functional.conv2d(centred, layer.weight.double(), layer.bias.double(), 2)  # type: ignore[union-attr]
+    assert layer.bias is not None
+    wanted = functional.conv2d(centred, layer.weight.double(), layer.bias.double(), 2)
     torch.testing.assert_close(layer(pictures).double(), wanted, rtol=1e-4, atol=1e-4)

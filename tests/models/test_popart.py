@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,14 +139,14 @@ def test_ordinary_samples_survive_large_ones_as_published() -> None:
     assert kept < 0.67 * lost
 
 
-def network(**changes: object) -> ActorCritic:
+def network(**changes: Any) -> ActorCritic:
     torch.manual_seed(0)
     observation = {
         "obs": ArraySpec(shape=(5,), dtype="float32"),
         TASK: ArraySpec(shape=(TASKS,), dtype="float32", low=0, high=1, one_hot=True),
     }
     action = ActionSpec(heads=(CategoricalHead(n=4),), structure="discrete")
-    return ActorCritic(observation, action, ModelConfig(normalise_returns="popart", **changes))  # type: ignore[arg-type]
+    return ActorCritic(observation, action, ModelConfig(normalise_returns="popart", **changes))
 
 
 def test_a_network_has_a_value_for_each_task() -> None:

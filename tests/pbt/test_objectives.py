@@ -98,7 +98,7 @@ def test_each_task_counts_as_much_in_the_mean_return() -> None:
 )
 def test_objectives_that_a_run_cannot_compute_are_refused(name: str, rest: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_objective(name, 1, "gym/Own", **{"in_replay": False} | rest)  # type: ignore[arg-type]
+        check_objective(name, 1, "gym/Own", **{"in_replay": False} | rest)  # type: ignore[arg-type]  # values of two arguments
 
 
 @pytest.mark.parametrize("name", ["score", "return", "true_objective"])

@@ -44,7 +44,7 @@ def test_each_task_gets_as_many_samples_and_its_returns_are_told_apart(tmp_path:
     shares = [row[f"task/{name}/samples"] for name in TASKS]
     assert shares == pytest.approx([1 / 3] * 3, rel=0.02)
     assert sum(row[f"task/{name}/compute"] for name in TASKS) == pytest.approx(1.0)
-    assert row[f"task/{CAR}/episode_return"] == -200.0, "nobody gets up there by chance"
+    assert row[f"task/{CAR}/episode_return"] == -200.0, "random play never reaches the top"
     assert 9 < row[f"task/{CARTPOLE}/episode_return"] <= 500
     assert -500 <= row[f"task/{ACROBOT}/episode_return"] < 0
     with Image.open(run.dir / "tasks.png") as picture:

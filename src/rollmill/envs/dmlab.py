@@ -30,7 +30,7 @@ def _levels() -> list[str]:
 
 def _check_installed() -> None:
     try:
-        import deepmind_lab  # noqa: F401
+        import deepmind_lab  # noqa: F401 - whether it is installed
     except ImportError as error:
         raise MissingExtra(
             f"DeepMind Lab is not installed ({error}): it is on no package index, and must be built with Bazel "

@@ -92,8 +92,8 @@ def watch(
     returns: list[float] = []
     lineup = load()
     env = lineup.snapshot.env
-    spec = spec_of(lineup.snapshot, env)
     chosen = range(len(env.names)) if task is None else (task_index(env, task),)
+    spec = spec_of(lineup.snapshot, env)
     window = Window(f"rollmill: {env.name}") if windowed else None
     try:
         while episodes is None or len(returns) < episodes:

@@ -113,8 +113,8 @@ class EqualShares:
 
     A batch has R trajectories. Where the tasks do not divide it, they take turns with the remainder: of batch k, task t
     of n gets ``floor(((k + 1) R + t) / n) - floor((k R + t) / n)``, which sum up to R by Hermite's identity. Where
-    episodes are short, a trajectory has fewer samples, because final observations are none: while one task has had at
-    least T samples more than another one, a trajectory of the next batch goes from the first to the second.
+    episodes are short, a trajectory has fewer samples, because final observations are none: while one task has had
+    more than T samples more than another one, a trajectory of the next batch goes from the first to the second.
     """
 
     def __init__(self, store: SlotStore, num_trajectories: int) -> None:

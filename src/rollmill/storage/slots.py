@@ -76,8 +76,8 @@ class Topology:
         players: Who may play a row.
         tasks: Number of tasks; group g has task g modulo this. 0 where there is one.
         slots_per_task_group: With tasks, how many of a worker's slots there are for each of its groups. Groups of one
-            worker share them, if they have one task and one policy: nobody may take the slots that others need to
-            complete a batch. 0 where slots belong to groups, or are shared by all.
+            worker share them only if they have the same task and policy: slots of another one may be needed to complete
+            a batch. 0 where slots belong to groups, or are shared by all.
     """
 
     rollout_length: int

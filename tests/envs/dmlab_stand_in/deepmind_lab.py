@@ -1,4 +1,4 @@
-"""A stand-in for DeepMind Lab's Python module, which cannot be had: no registry has it, and its build needs a network.
+"""A stand-in for DeepMind Lab's Python module: no package index has it, and its build needs a network.
 
 It has the methods of ``deepmind_lab.Lab`` as documented (docs/users/python_api.md of google-deepmind/lab), and refuses
 the arguments that the module refuses (python/dmlab_module.c): observations that are no list, settings that are no text,

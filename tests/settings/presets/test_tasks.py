@@ -18,7 +18,7 @@ from rollmill.settings.value_checks import ConfigError
 
 
 def preset(name: str, overrides: families.Overrides = families.GENERIC, **env: object) -> Preset:
-    return Preset(name=name, env=EnvConfig(name=name, **env), overrides=overrides)  # type: ignore[arg-type]
+    return Preset(name=name, env=EnvConfig(name=name, **env), overrides=overrides)  # type: ignore[arg-type]  # values of any field
 
 
 @pytest.fixture(autouse=True)
