@@ -101,15 +101,15 @@ def score_figures(names: Sequence[str], returns: Mapping[str, float]) -> dict[st
         returns: Task -> mean return.
     """
     known = [name for name in names if human_normalised(name, 0.0) is not None]
-    scores = {name: human_normalised(name, returns[name]) for name in known if name in returns}
+    ended = {name: returns[name] for name in known if name in returns}
+    scores = {name: human_normalised(name, value) for name, value in ended.items()}
     found: dict[str, float | None] = {f"task/{name}/score": scores.get(name) for name in known}
     if not known:
         return found
-    complete = {name: returns[name] for name in known if name in returns}
-    whole = len(complete) == len(known)
-    found["score/mean"] = fmean(score for score in scores.values() if score is not None) if whole else None
-    found["score/median"] = median(complete) if whole else None
-    found["score/mean_capped"] = mean_capped(complete) if whole else None
+    is_complete = len(ended) == len(known)
+    found["score/mean"] = fmean(score for score in scores.values() if score is not None) if is_complete else None
+    found["score/median"] = median(ended) if is_complete else None
+    found["score/mean_capped"] = mean_capped(ended) if is_complete else None
     return found
 
 
