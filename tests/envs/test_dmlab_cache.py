@@ -69,25 +69,39 @@ def test_readers_see_whole_maps_while_others_write(tmp_path):
     sources = [a_map(tmp_path / f"{number}.pk3", bytes([65 + number]) * 2_000_000) for number in range(4)]
     allowed = {(tmp_path / f"{number}.pk3").read_bytes() for number in range(4)}
     folder, seen, errors = tmp_path / "cache", [], []
-    start = threading.Barrier(8)
+    start, written = threading.Barrier(8), threading.Event()
 
-    def use(number):
+    def write(number):
         try:
-            cache, wanted = LevelCache(folder), tmp_path / f"wanted{number}"
+            cache = LevelCache(folder)
             start.wait()
             for turn in range(20):
-                if number < 4:
-                    cache._copy(sources[number], cache._path_of(KEY))  # also where there is one, unlike write
-                    cache.write(f"key{turn}", sources[number])
-                elif cache.fetch(KEY, str(wanted)):
-                    seen.append(wanted.read_bytes() in allowed)
+                cache._copy(sources[number], cache._path_of(KEY))  # also where there is one, unlike write
+                cache.write(f"key{turn}", sources[number])
         except Exception as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(8)]
-    for thread in threads:
+    def read(number):
+        try:
+            cache, wanted = LevelCache(folder), tmp_path / f"wanted{number}"
+            start.wait()
+            while True:
+                is_last = written.is_set()  # one more round finds what has been written by then
+                if cache.fetch(KEY, str(wanted)):
+                    seen.append(wanted.read_bytes() in allowed)
+                if is_last:
+                    return
+        except Exception as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    readers = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in [*writers, *readers]:
         thread.start()
-    for thread in threads:
+    for thread in writers:
+        thread.join()
+    written.set()
+    for thread in readers:
         thread.join()
     assert errors == []
     assert len(seen) > 0

@@ -104,7 +104,9 @@ def test_policies_of_a_population_play_all_tasks(tmp_path: Path) -> None:
     )
     for policy in ("0", "1"):
         row = read_metrics(run.dir / "policies" / policy)[-1]
-        assert row[f"task/{CARTPOLE}/samples"] == pytest.approx(0.5, rel=0.03)
+        # A replacement leaves out what the replaced weights have sampled, of one task perhaps more than of the other,
+        # and with an event after every 1,500 steps that is much of the few thousand samples of the last rows.
+        assert row[f"task/{CARTPOLE}/samples"] == pytest.approx(0.5, rel=0.15)
     assert read_history(run.dir), "policies with enough episodes of each task are compared"
     both = [read_metrics(run.dir / "policies" / policy)[-1][f"task/{CARTPOLE}/samples"] for policy in ("0", "1")]
     assert last_row(run)[f"task/{CARTPOLE}/samples"] == pytest.approx(np.mean(both), abs=0.02)
