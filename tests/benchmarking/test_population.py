@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rollmill.benchmarking import population
@@ -31,34 +32,50 @@ def test_a_number_of_policies_is_refused() -> None:
         population.run("gym/CartPole-v1", seconds=1.0, overrides={"policies": 3})
 
 
-def reports(arrivals: population.Arrivals, *rows: tuple[int, int, int]) -> None:
+def reports(arrivals: population.Arrivals, *rows: tuple[float, int, int]) -> None:
     for time_s, a, b in rows:
         figures = {"policy/a/agent_steps": float(a), "policy/b/agent_steps": float(b), "policy/a/rating": 1.0}
         arrivals.take(LearnerReport(agent_steps=a + b, figures=figures), float(time_s))
 
 
-def test_a_policys_speed_is_that_between_its_batches() -> None:
-    arrivals = population.Arrivals(3.0)
-    reports(arrivals, (1, 10, 0), (2, 20, 0), (3, 20, 10))
-    assert not arrivals.is_complete
-    reports(arrivals, (4, 40, 10), (5, 40, 20), (6, 60, 20))
-    # From its last batch before the third second: a learned 40 from the 2nd to the 6th, b 10 from the 3rd to the 5th.
-    assert arrivals.steps_per_second == pytest.approx(40 / 4 + 10 / 2)
+def test_steps_are_interpolated_between_the_batches_of_a_policy() -> None:
+    arrivals = population.Arrivals(2.0)
+    reports(arrivals, (1, 0, 0), (2, 20, 0), (4, 20, 10))  # begins a second later
+    reports(arrivals, (6, 40, 10), (7, 40, 10))
+    assert not arrivals.is_complete, "the batches that are under way at the end tell how much of them is learned"
+    reports(arrivals, (8, 40, 50), (10, 90, 50))
     assert arrivals.is_complete
+    # From 5 to 7 s: a from 20 + 20 * 3/4 to 40 + 50 * 1/4, b from 10 + 40 * 1/4 to 10 + 40 * 3/4.
+    assert arrivals.steps_per_second == pytest.approx((40 + 12.5 - 35 + 20) / 2)
+
+
+def test_speed_does_not_depend_on_when_the_measurement_begins() -> None:
+    random, speeds = np.random.default_rng(0), []
+    for _ in range(200):
+        arrivals = population.Arrivals(2.0)
+        ends = np.cumsum(random.exponential(1.0, (2, 40)), axis=1)  # a batch of ten steps each second on average
+        for time_s in np.sort(ends.ravel()):
+            reports(arrivals, (time_s, *(10 * (ends <= time_s).sum(axis=1)).tolist()))
+            if arrivals.is_complete:
+                break
+        speeds.append(arrivals.steps_per_second)
+    assert np.mean(speeds) == pytest.approx(20.0, abs=3 * np.std(speeds) / np.sqrt(len(speeds)))
 
 
 def test_a_policy_that_draws_few_environments_is_not_waited_for() -> None:
     arrivals = population.Arrivals(1.0)
-    reports(arrivals, (1, 10, 10), (2, 20, 10), (3, 30, 10))
+    reports(arrivals, (1, 0, 0), (2, 10, 10), (3, 20, 10), (4, 30, 10), (5, 40, 10))
+    assert not arrivals.is_complete
+    reports(arrivals, (6, 50, 10))
     assert arrivals.is_complete
     assert arrivals.steps_per_second == pytest.approx(10.0)
 
 
 def test_no_batch_at_all_is_no_measurement() -> None:
     arrivals = population.Arrivals(1.0)
-    reports(arrivals, (1, 10, 10), (2, 10, 10), (3, 10, 10))
+    reports(arrivals, (1, 10, 10), (2, 20, 20), (3, 20, 20), (5, 20, 20))
     assert not arrivals.is_complete
-    reports(arrivals, (4, 10, 10))
+    reports(arrivals, (6, 20, 20))
     assert arrivals.is_complete
     with pytest.raises(TooShortError):
         _ = arrivals.steps_per_second
@@ -66,6 +83,6 @@ def test_no_batch_at_all_is_no_measurement() -> None:
 
 def test_a_policy_that_never_learns_does_not_keep_the_measurement_from_beginning() -> None:
     arrivals = population.Arrivals(1.0)
-    reports(arrivals, (1, 10, 0), (2, 20, 0), (3, 30, 0), (4, 40, 0))
+    reports(arrivals, (1, 0, 0), (2, 10, 0), (3, 20, 0), (4, 30, 0), (5, 40, 0), (6, 50, 0), (7, 60, 0), (8, 70, 0))
     assert arrivals.is_complete
     assert arrivals.steps_per_second == pytest.approx(10.0)

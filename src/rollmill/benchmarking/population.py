@@ -1,7 +1,7 @@
 """``rollmill bench population``: the whole system's speed with 1, 4, 8 and 12 policies on the same environments.
 
-Each policy learns from batches of its own, so that with twelve of them a batch is complete every few seconds only. The
-speed of a policy is therefore measured between two of its batches, and those of all policies are added.
+Each policy learns from batches of its own, so that with twelve of them a policy's batch is complete every few seconds
+only. See :class:`Arrivals`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from rollmill.api import make_config
 from rollmill.benchmarking.footprint import Footprint, footprint_of_children
@@ -27,14 +29,15 @@ _ENVS_PER_POLICY = 16
 _ROUNDS = 3
 _LOOK_EVERY_S = 2.0
 # In lengths of the measurement.
-_WARM_UP, _PATIENCE = 2.0, 3.0
+_WARM_UP, _PATIENCE = 2.0, 2.0
 
 
 class Arrivals:
     """When the batches of each policy were learned.
 
     The measurement begins when every policy has learned from a batch, or after some time, since a policy may draw no
-    environment for long. Each policy is measured from its last batch before that.
+    environment for long. A batch is complete only every few seconds where there are many policies, so the steps learned
+    by a moment are interpolated between the batches before and after it, for which the run goes on for a while.
 
     Args:
         seconds: Of the measurement.
@@ -42,7 +45,8 @@ class Arrivals:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._seen: dict[str, list[tuple[float, int]]] = {}
+        # Policy -> (time, agent steps) before its first batch, and after each.
+        self._learned: dict[str, list[tuple[float, int]]] = {}
         self._first_at: float | None = None
         self._begins_at: float | None = None
         self._now = 0.0
@@ -51,46 +55,48 @@ class Arrivals:
         """Receive a report of the run."""
         now = {name: int(value or 0) for name, value in report.figures.items() if name.endswith("/agent_steps")}
         for name, steps in (now or {"": report.agent_steps}).items():
-            seen = self._seen.setdefault(name, [])
-            if steps and (not seen or steps > seen[-1][1]):
-                if self._begins_at is None:
-                    seen.clear()
-                seen.append((time_s, steps))
-        if self._first_at is None and any(self._seen.values()):
+            learned = self._learned.setdefault(name, [(time_s, steps)])
+            if steps > learned[-1][1]:
+                learned.append((time_s, steps))
+        if self._first_at is None and any(len(learned) > 1 for learned in self._learned.values()):
             self._first_at = time_s
         waited = 0.0 if self._first_at is None else time_s - self._first_at
-        if self._begins_at is None and (all(self._seen.values()) or waited >= self._seconds * _WARM_UP):
-            self._begins_at = time_s
+        every = all(len(learned) > 1 for learned in self._learned.values())
+        if self._begins_at is None and (every or waited >= self._seconds * _WARM_UP):
+            # Not at the arrival of a batch, which would count half a batch too much on average.
+            self._begins_at = time_s + self._seconds / 2
         self._now = time_s
 
     @property
     def is_complete(self) -> bool:
-        """Whether the seconds are over, and a policy has learned from a batch in them (or three times as many are)."""
+        """Whether the seconds are over, and each policy has learned from a batch since (or as many more are over)."""
         if self._begins_at is None:
             return False
-        lasted = self._now - self._begins_at
-        return lasted >= self._seconds * (1.0 if any(len(seen) > 1 for seen in self._seen.values()) else _PATIENCE)
+        end = self._begins_at + self._seconds
+        has_all = all(learned[-1][0] >= end for learned in self._learned.values())
+        return self._now >= (end if has_all else end + _PATIENCE * self._seconds)
 
     @property
     def steps_per_second(self) -> float:
         """Agent steps a second of all policies together.
 
-        A policy that had no complete batch in the time, because it drew few environments, counts 0.
+        A policy that learned from no batch since the beginning, because it drew few environments, counts 0.
 
         Raises:
             TooShortError: No policy has learned from a batch.
         """
-        total = 0.0
-        if all(len(seen) < 2 for seen in self._seen.values()):
+        begin = self._begins_at
+        if begin is None or all(learned[-1][0] <= begin for learned in self._learned.values()):
             raise TooShortError(
                 "no policy has learned from a batch: measure for longer (--seconds), or use smaller batches "
                 "(--learner.batch-size and --learner.minibatches)."
             )
-        for seen in self._seen.values():
-            if len(seen) > 1:
-                (began, before), (ended, after) = seen[0], seen[-1]
-                total += (after - before) / (ended - began)
-        return total
+        total = 0.0
+        for learned in self._learned.values():
+            times, steps = zip(*learned, strict=True)
+            before, after = np.interp((begin, begin + self._seconds), times, steps)
+            total += after - before
+        return total / self._seconds
 
 
 def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
