@@ -44,6 +44,9 @@ _PRESETS = {
     "cartpole": ("gym/CartPole-v1",),
     # Sample Factory's scenario has pictures alone.
     "vizdoom": ("vizdoom/defend_the_center", "--env.vizdoom.measurements", "false"),
+    "battle": ("vizdoom/battle",),
+    # Both players are the current network, on the map of the paper, which Sample Factory's package has.
+    "duel": ("vizdoom/duel", "--population.past", "0", "--population.snapshots", "0"),
     # Learning and acting by the network from soon after the start, as the peers' scripts have it.
     "pong-dqn": (
         *("atari/pong", "--regime", "replay", "--off-policy.algorithm", "dqn", "--replay.min-size", "1000"),
@@ -130,8 +133,10 @@ PEERS = (
         environment=".venv-peers-sf",
         requirements="requirements-sample-factory.txt",
         imports="sample_factory, sf_examples.atari.atari_utils, ale_py, vizdoom",
-        envs=("atari", "cartpole", "vizdoom"),
+        envs=("atari", "cartpole", "vizdoom", "battle", "duel"),
         candidates={
+            "battle": _sample_factory((2, 32), (2, 16), (4, 16)),
+            "duel": _sample_factory((2, 8), (2, 4), (4, 4), (4, 2)),
             "atari": _sample_factory((2, 32), (2, 16), (2, 8), (4, 16), (1, 32)),
             "vizdoom": _sample_factory((2, 32), (2, 16), (4, 16), (2, 8)),
             "cartpole": _sample_factory((2, 64), (2, 16), (1, 32), (4, 16)),
@@ -351,6 +356,8 @@ def measure(
                 commands[peer.name] = [*_command(peer, env, seconds), *search(peer, env, search_seconds)]
             except AbsentError as error:
                 absent[peer.name] = str(error)
+    if env == "duel" and "sample-factory" in commands:
+        commands["rollmill"] += ["--env.vizdoom.wad", str(_duel_map(Path(commands["sample-factory"][0])))]
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     for turn in range(rounds):
         for name, command in commands.items():
@@ -378,6 +385,13 @@ def measure(
         "commands": {name: command[1:] for name, command in commands.items()},
         "absent": absent,
     }
+
+
+def _duel_map(python: Path) -> Path:
+    """The paper's map, in Sample Factory's package."""
+    where = "lib/python*/site-packages/sf_examples/vizdoom/doom/scenarios/ssl2.wad"
+    (found,) = python.parents[1].glob(where)
+    return found
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -155,6 +155,7 @@ def test_no_bound_where_the_frozen_kernels_are_of_something_else(preset: str, ov
         meter_for(rollmill.make_config(preset, overrides).resolved())
 
 
+@pytest.mark.slow
 def test_training_beside_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "_WARM_UP_S", 0.5)
     result = machine_bound.train("gym/CartPole-v1", seconds=2.0, overrides={"num_envs": 16})

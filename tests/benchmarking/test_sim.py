@@ -92,7 +92,7 @@ def test_who_is_not_measured_stands_still_and_ends_well(kind: Callable[[Config],
     [
         (simulating_processes, "step", 10, "the step went wrong"),
         (simulating_processes, "exit 0", 10, "exited with code 0"),
-        (sampling_processes, "kill", 5_000, "SIGKILL"),
+        pytest.param(sampling_processes, "kill", 5_000, "SIGKILL", marks=pytest.mark.slow),
     ],
 )
 def test_an_environment_that_fails_ends_the_measurement(

@@ -163,6 +163,7 @@ def test_tune_takes_curves_and_says_what_limits(
     assert result["solution"]["actor_cores"] + result["solution"]["learner_cores"] <= 4
 
 
+@pytest.mark.slow
 def test_verify_prints_whether_all_updates_are_equal(capsys: pytest.CaptureFixture[str]) -> None:
     words = "gym/CartPole-v1 --updates 1 --delay 0.001 --json"
     assert run(rollmill.cli.verify.make_command(), words, **TINY) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -136,8 +137,7 @@ def test_a_match_trains_and_outlives_a_killed_engine(tmp_path: Path) -> None:
 
         def on_report(self, run: rollmill.LiveRun, metrics: Any) -> None:
             if self.killed is None and metrics["agent_steps"] >= 128:
-                engines = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _is_engine(path)]
-                self.killed = engines[0]
+                self.killed = _own_engines()[0]
                 os.kill(self.killed, signal.SIGKILL)
 
     callback = Killing()
@@ -149,8 +149,21 @@ def test_a_match_trains_and_outlives_a_killed_engine(tmp_path: Path) -> None:
     assert "has ended or hung" in (tmp_path / "run" / "run.log").read_text()
 
 
-def _is_engine(path: Path) -> bool:
-    try:
-        return path.read_text().strip() == "vizdoom"
-    except OSError:
+def _own_engines() -> list[int]:
+    """Process ids of the engines that descend from this process, not those of other programs."""
+    parents, engines = {}, []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+            parents[int(path.parent.name)] = int(rest.split()[1])
+            if name == "vizdoom":
+                engines.append(int(path.parent.name))
+
+    def is_own(pid: int) -> bool:
+        while pid in parents:
+            pid = parents[pid]
+            if pid == os.getpid():
+                return True
         return False
+
+    return sorted(filter(is_own, engines))

@@ -97,7 +97,11 @@ def test_agents_that_come_wait_and_die_are_trained_and_evaluated(
     ("game", "settings"),
     [
         ("test/crowd", {"lag": 1, "model.central_value": True, "population.snapshots": 0}),
-        ("test/rounds", {"lag": 0, "population.rating": "openskill", "population.snapshot_win_rate": 0.1}),
+        pytest.param(
+            "test/rounds",
+            {"lag": 0, "population.rating": "openskill", "population.snapshot_win_rate": 0.1},
+            marks=pytest.mark.slow,
+        ),
         pytest.param("test/rounds", {"lag": 1, "model.core": "gru", "model.core_size": 8}, marks=pytest.mark.slow),
         pytest.param("test/crowd", {"lag": 2, "checkpoint.save_environments": False}, marks=pytest.mark.slow),
         pytest.param("test/crowd", {"lag": 1, "algo": "impala"}, marks=pytest.mark.slow),

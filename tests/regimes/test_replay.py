@@ -366,6 +366,7 @@ def test_a_replay_of_another_shape_is_recreated_with_a_note(tmp_path: Path) -> N
     assert "is recreated: its slots have another shape" in (run.dir / "run.log").read_text()
 
 
+@slow
 def test_a_replay_that_a_session_did_without_is_recreated(
     finished: Callable[..., rollmill.Run], tmp_path: Path
 ) -> None:

@@ -141,6 +141,7 @@ def test_each_policy_learns_from_its_own_steps_in_the_ratio_that_was_asked_for(
     assert len(result.returns) >= 2
 
 
+@slow
 def test_policies_with_learning_rates_of_their_own_each_learn(tmp_path: Path) -> None:
     """On CartPole; one whose weights do not change stays as it was."""
     settings: dict[str, Any] = {
@@ -189,6 +190,7 @@ def test_roles_of_a_chase_are_played_by_their_policies_alone(algo: str, continuo
     assert shapes[0] != shapes[1]
 
 
+@slow
 def test_guests_are_met_and_weights_are_taken_over(tmp_path: Path) -> None:
     first, _ = train("test/rounds", tmp_path / "first", total_steps=400)
     on_policy = {key: value for key, value in SMALL.items() if not key.startswith(("replay", "off_policy", "algo"))}

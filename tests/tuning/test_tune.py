@@ -260,6 +260,7 @@ def test_train_with_tune_runs_with_what_was_chosen_and_a_resume_keeps_it(
     assert resumed["rollout"] == saved["rollout"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_replay_run_is_tried_at_its_ratio_and_for_another_machine_nothing_is_tried(tmp_path: Path) -> None:
     result = tuning_module.tune(
