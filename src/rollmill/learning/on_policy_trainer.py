@@ -31,6 +31,7 @@ from rollmill.learning.progress import LearnerSetup
 from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.task_record import TaskRecord
+from rollmill.learning.task_scales import divided_by_returns, normalised_in_tasks
 from rollmill.learning.trajectories import Trajectories
 from rollmill.learning.update import Update
 from rollmill.learning.versions import Versions
@@ -304,11 +305,11 @@ class OnPolicyTrainer:
         """Learn from one batch: admit samples, run all SGD steps, release the slots, update schedules."""
         self._ledger.enter(LearnerPhase.LEARNING)
         progress, batch = self._progress, prepared.batch
-        targets = self._in_units_of_tasks(batch, prepared.targets)
         steps_before = progress.sgd_steps
         if self.league is not None:
             self.league.observe(batch, progress.batches + 1)
         keep = self._admit(batch, learner.version)
+        targets = self._on_one_scale(batch, prepared.targets, keep)
         if progress.results is not None and (batch.versions >= self._oldest_version).all():
             progress.results.add(batch.episodes, batch.matches)
         whole = Whole.of(targets, keep, self._collective, self._config)
@@ -431,12 +432,15 @@ class OnPolicyTrainer:
     def _read_normaliser(self) -> None:
         self._moments, self._return_scales = self._model.value_moments(), self._model.return_scales()
 
-    def _in_units_of_tasks(self, batch: Trajectories, targets: Targets) -> Targets:
-        """Divide advantages by the deviation of the returns of their tasks, before this batch changes it."""
-        if self._return_scales is None or targets.advantage is None:
+    def _on_one_scale(self, batch: Trajectories, targets: Targets, keep: NDArray[np.bool_]) -> Targets:
+        """Put the advantages of all tasks on one scale, before this batch changes the deviation of their returns."""
+        scales = self._return_scales
+        if scales is None or targets.advantage is None:
             return targets
-        scales = self._return_scales[0] if batch.tasks is None else self._return_scales[batch.tasks]
-        return targets._replace(advantage=targets.advantage / scales)
+        if batch.tasks is None or not self._algorithm.config.normalise_advantages:
+            return targets._replace(advantage=divided_by_returns(targets.advantage, batch.tasks, scales))
+        advantage = normalised_in_tasks(targets.advantage, keep, batch.tasks, len(scales), self._collective)
+        return targets._replace(advantage=advantage)
 
     def _pictures_of_all(self, pictures: dict[str, Tensor]) -> dict[str, Tensor]:
         if self._collective.world_size == 1:

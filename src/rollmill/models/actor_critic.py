@@ -201,10 +201,7 @@ class ActorCritic(nn.Module):
         return self.return_normaliser is not None or self.heads.popart is not None
 
     def return_scales(self) -> NDArray[np.float32] | None:
-        """With PopArt, the deviation of the returns of each task, float32 ``[tasks]``; else None. Waits for the device.
-
-        Advantages are divided by it, so that the policy learns from all tasks alike (Hessel et al. 2019, section 3.2).
-        """
+        """With PopArt, the deviation of each task's returns, float32 ``[tasks]``; else None. Waits for the device."""
         popart = self.heads.popart
         return None if popart is None else popart.scale.cpu().numpy().copy()
 
