@@ -26,6 +26,7 @@ from rollmill.comparing.statistics import (
     score_matrices,
 )
 from rollmill.comparing.tables import scores_section, table
+from rollmill.comparing.tasks import draw_tasks, figures_of_tasks, runs_of_tasks, tasks_section
 from rollmill.evaluation.stats import Estimate
 
 PAGE = "report.html"
@@ -97,12 +98,18 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
     pictures_of_bred = [
         draw_population(each, folder / f"pbt-{number}.png") for number, each in enumerate(bred, start=1)
     ]
+    with_tasks = runs_of_tasks(comparison)
+    pictures_of_tasks = [
+        draw_tasks(each, folder / f"tasks-{number}.png") for number, each in enumerate(with_tasks, start=1)
+    ]
     runs_of_game = {label: len(scores) for label, scores in matrices.items()}
     figures = _figures(comparison, intervals, games, runs_of_game, found)
     if rated:
         figures["populations"] = [figures_of(each) for each in rated]
     if bred:
         figures["pbt"] = [figures_of_population(each) for each in bred]
+    if with_tasks:
+        figures["tasks"] = [figures_of_tasks(each) for each in with_tasks]
     (folder / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     page = folder / PAGE
     title = title or f"Comparison of {len(comparison.runs)} runs"
@@ -112,6 +119,8 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
         parts += [f'<p class="note">{html.escape(note)}</p>' for note in curve_notes(comparison, env)]
     if games:
         parts += ["<h2>Over all games</h2>", _aggregate_table(found), _note(games, figures), *map(picture, pictures)]
+    for of_tasks, drawn_tasks in zip(with_tasks, pictures_of_tasks, strict=True):
+        parts += [tasks_section(of_tasks), picture(drawn_tasks)]
     for each, drawn_run in zip(rated, pictures_of_rated, strict=True):
         parts += [population_section(each), picture(drawn_run)]
     for population, drawn_population in zip(bred, pictures_of_bred, strict=True):
@@ -120,6 +129,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
     drawn = (
         *(path for paths in pictures_of.values() for path in paths),
         *pictures,
+        *pictures_of_tasks,
         *pictures_of_rated,
         *pictures_of_bred,
     )

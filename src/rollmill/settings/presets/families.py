@@ -111,8 +111,19 @@ VIZDOOM_BATTLE: Overrides = {
     },
 }
 
+# What a fighter holds, in both tables of weights for matches in the paper (its section A.3.1).
+_HOLDINGS: Mapping[str, float] = {
+    "armor_gain": 0.005,
+    "armor_loss": -0.001,
+    "weapon_gain": 0.02,
+    "weapon_loss": -0.01,
+    "ammo_gain": 0.0002,
+    "ammo_loss": -0.0001,
+    "weapon_held": 0.0002,
+}
+
 # Matches against bots: all terms of the paper's reward, halved, and a longer horizon, since a step is two tics instead
-# of four (its section A.3.1).
+# of four.
 VIZDOOM_MATCH: Overrides = {
     **VIZDOOM,
     "learner.discount": 0.995,
@@ -124,18 +135,12 @@ VIZDOOM_MATCH: Overrides = {
         "damage": 0.003,
         "health_gain": 0.005,
         "health_loss": -0.003,
-        "armor_gain": 0.005,
-        "armor_loss": -0.001,
-        "weapon_gain": 0.02,
-        "weapon_loss": -0.01,
-        "ammo_gain": 0.0002,
-        "ammo_loss": -0.0001,
-        "weapon_held": 0.0002,
+        **_HOLDINGS,
     },
 }
 
 # Matches of agents against each other: the weights of the paper's self-play, where what one player loses another one
-# mostly wins (its section A.3.1). A match has an engine for each player, hence fewer of them.
+# mostly wins. A match has an engine for each player, hence fewer of them.
 VIZDOOM_SELF_PLAY: Overrides = {
     **VIZDOOM_MATCH,
     "num_envs": 16,
@@ -145,13 +150,7 @@ VIZDOOM_SELF_PLAY: Overrides = {
         "damage": 0.01,
         "health_gain": 0.01,
         "health_loss": -0.01,
-        "armor_gain": 0.005,
-        "armor_loss": -0.001,
-        "weapon_gain": 0.02,
-        "weapon_loss": -0.01,
-        "ammo_gain": 0.0002,
-        "ammo_loss": -0.0001,
-        "weapon_held": 0.0002,
+        **_HOLDINGS,
     },
 }
 
