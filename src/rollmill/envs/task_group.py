@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollmill.envs.info_metrics import InfoMetrics
+from rollmill.envs.task_clock import TaskClock
 from rollmill.envs.task_spaces import choices_of_task
 from rollmill.envs.views import Array, ObservationView, OutcomeView, SavableGroup
 from rollmill.specs import TASK, ActionSpec, ArraySpec, EnvSpec
@@ -23,18 +24,18 @@ class TaskGroup:
         group: The task's environments.
         spec: The spec of all tasks.
         task: Index of the task.
-        seconds: float64 ``[1]``: the time of its steps is added here; None for nowhere.
+        clock: Counts the time of its steps; None for nothing.
 
     Attributes:
         num_rows: See ``Group``.
         failures: See ``Group``.
     """
 
-    def __init__(self, group: SavableGroup, spec: EnvSpec, task: int, seconds: Array | None = None) -> None:
+    def __init__(self, group: SavableGroup, spec: EnvSpec, task: int, clock: TaskClock | None = None) -> None:
         self._group = group
         self._own = spec.tasks[task]
         self._task = task
-        self._seconds = seconds
+        self._clock = clock
         self._allowed = choices_of_task(self._own.action, spec.action)
         self.num_rows = group.num_rows
         self.failures = group.failures
@@ -68,11 +69,13 @@ class TaskGroup:
         self, discrete: Array | None, continuous: Array | None, into: ObservationView, outcome: OutcomeView
     ) -> None:
         """See ``Group.step``."""
+        if self._clock is not None:
+            self._clock.pause(self._task)
         began = time.perf_counter()
         self._group.step(*own_heads(self._own.action, discrete, continuous), self._part(into), outcome)
         self._fill(into)
-        if self._seconds is not None:
-            self._seconds += time.perf_counter() - began
+        if self._clock is not None:
+            self._clock.add(self._task, time.perf_counter() - began)
 
     def snapshot(self) -> bytes | None:
         """See ``SavableGroup.snapshot``."""

@@ -37,6 +37,7 @@ from rollmill.storage.weights import add_to_layout as add_weights_to_layout
 
 if TYPE_CHECKING:
     from rollmill.envs.failures import RestartBudget
+    from rollmill.envs.task_clock import TaskClock
     from rollmill.envs.views import AgentRows, SavableGroup
     from rollmill.learning.sharing import SharedSizes
 
@@ -300,7 +301,7 @@ def build_group(
     *,
     seed: int | None = None,
     spec: EnvSpec,
-    seconds: NDArray[np.float64] | None = None,
+    clock: TaskClock | None = None,
 ) -> SavableGroup:
     """Build the environments of one group, seeded by their indices in the whole run.
 
@@ -310,7 +311,7 @@ def build_group(
         budget: See :func:`rollmill.envs.factory.make_group`.
         seed: Seed of the environments; the run's by default.
         spec: The environment's spec.
-        seconds: float64 ``[tasks]``: the time of the steps is added to that of the group's task; None for nowhere.
+        clock: Counts the time of the steps of each task; None for nothing.
     """
     from rollmill.envs.central_view import CentralView
     from rollmill.envs.factory import make_group
@@ -335,7 +336,7 @@ def build_group(
         reward_terms=config.reward_terms,
     )
     if spec.tasks:
-        return TaskGroup(made, spec, task, None if seconds is None else seconds[task : task + 1])
+        return TaskGroup(made, spec, task, clock)
     return CentralView(cast("AgentRows", made), len(spec.agents)) if config.has_central_view else made
 
 
@@ -352,7 +353,8 @@ def random_steps(config: Config) -> Callable[[int], int]:
 def group_builder(
     context: ChildContext,
     setup: RunSetup,
-    seconds: NDArray[np.float64],
+    task_seconds: NDArray[np.float64],
+    worker: int,
     seed_of: Callable[[int], int] | None = None,
 ) -> GroupBuilder:
     """Return the builder of a rollout worker's groups.
@@ -360,13 +362,16 @@ def group_builder(
     Args:
         context: The process's context.
         setup: The run's setup.
-        seconds: float64 ``[tasks]``: the time of the steps of each task is added here.
+        task_seconds: float64 ``[workers, tasks]``: the time of the steps of each task.
+        worker: Index of the worker.
         seed_of: Returns the seed of environments for their first iteration; one seed for all by default.
     """
     from rollmill.envs.failures import RestartBudget
+    from rollmill.envs.task_clock import TaskClock
     from rollmill.runtime.seeds import stream
 
     config, first, spec = setup.config, setup.first_group, setup.probed.spec
+    clock = TaskClock(task_seconds, worker, equal=config.task_share == "compute")
     budget = RestartBudget(config.env.restart_budget)
     steps = random_steps(config)
 
@@ -376,7 +381,7 @@ def group_builder(
     return GroupBuilder(
         context=context,
         make_environments=lambda group, i: build_group(
-            config, first + group, budget, seed=seed(i), spec=spec, seconds=seconds
+            config, first + group, budget, seed=seed(i), spec=spec, clock=clock
         ),
         action=config.stored_action(spec.action),
         random_steps=lambda group: steps(first + group),

@@ -156,13 +156,13 @@ def test_a_run_is_as_long_for_each_task_as_one_of_its_own() -> None:
 
 
 def test_the_sizes_of_known_suites() -> None:
-    # Of 1024 samples in trajectories of 32 steps, ten games have four trajectories each, in eight minibatches or more.
+    # Eight trajectories of 32 steps and 16 environments for each of ten games, in the eight minibatches of one game.
     found = resolve("suite/atari10").overrides
     sizes = [found[key] for key in ("num_envs", "learner.batch_size", "learner.minibatches")]
-    assert sizes == [80, 1280, 10]
+    assert sizes == [160, 2560, 8]
     found = resolve("suite/atari57").overrides
     sizes = [found[key] for key in ("num_envs", "learner.batch_size", "learner.minibatches")]
-    assert sizes == [4 * 57, 57 * 32, 12]  # 152 samples in a minibatch, for the 128 of one game
+    assert sizes == [4 * 57, 57 * 64, 8]
 
 
 SIZES = st.fixed_dictionaries(
@@ -194,9 +194,12 @@ def test_sizes_fit_any_number_of_tasks(sizes: dict[str, int], trajectories: int,
     assert found["total_steps"] == 1000 * tasks
     # No smaller than they were, and no larger than whole trajectories and environments of each task ask for.
     assert rows * tasks * steps >= present["learner.batch_size"]
-    assert rows * tasks * steps < present["learner.batch_size"] + 4 * tasks * steps
+    assert rows < max(-(-trajectories // tasks), 8) + 4
+    assert rows >= min(8, 128 // tasks)
     assert envs * tasks >= present["num_envs"]
-    assert envs < max(4, -(-present["num_envs"] // tasks)) + rows
+    assert envs >= min(16, 256 // tasks)
+    assert envs < max(16, -(-present["num_envs"] // tasks)) + rows
+    assert minibatches <= present["learner.minibatches"]
     # Nothing else changes, and sizes that are not given are those that are there already.
     assert {key for key in found if found[key] != present[key]} <= {*present} - {"rollout_length"}
     assert fitted({}, present, tasks) == {key: found[key] for key in found.keys() - {"rollout_length", "total_steps"}}

@@ -6,6 +6,7 @@ Keys are dotted keys of the whole configuration, which this layer does not impor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 Overrides = Mapping[str, object]
 
@@ -112,15 +113,17 @@ VIZDOOM_BATTLE: Overrides = {
 }
 
 # What a fighter holds, in both tables of weights for matches in the paper (its section A.3.1).
-_HOLDINGS: Mapping[str, float] = {
-    "armor_gain": 0.005,
-    "armor_loss": -0.001,
-    "weapon_gain": 0.02,
-    "weapon_loss": -0.01,
-    "ammo_gain": 0.0002,
-    "ammo_loss": -0.0001,
-    "weapon_held": 0.0002,
-}
+_HOLDINGS = MappingProxyType(
+    {
+        "armor_gain": 0.005,
+        "armor_loss": -0.001,
+        "weapon_gain": 0.02,
+        "weapon_loss": -0.01,
+        "ammo_gain": 0.0002,
+        "ammo_loss": -0.0001,
+        "weapon_held": 0.0002,
+    }
+)
 
 # Matches against bots: all terms of the paper's reward, halved, and a longer horizon, since a step is two tics instead
 # of four.

@@ -15,6 +15,10 @@ from rollmill.settings.value_checks import ConfigError
 
 # Fewer environments of a task would make its samples depend on a few episodes.
 _FEWEST_ENVS = 4
+# A forward pass for fewer rows than 16 takes nearly as long, and gradients of a task from few trajectories are noisy;
+# but environments and batches take memory.
+_USUAL_ENVS, _MOST_ENVS = 16, 256
+_USUAL_ROWS, _MOST_ROWS = 8, 128
 # Families whose pictures show which task it is.
 _SHOWN = ("atari", "vizdoom", "dmlab")
 
@@ -70,12 +74,13 @@ def fitted(overrides: Overrides, present: Mapping[str, object], tasks: int) -> O
     envs = max(_FEWEST_ENVS, ceil(number("num_envs") / tasks))
     if overrides.get("regime") == "replay":
         return {**found, "num_envs": envs * tasks}
-    # A batch has whole trajectories of each task, as many of each, in minibatches of about the same size.
+    envs = max(envs, min(_USUAL_ENVS, _MOST_ENVS // tasks))
+    # A batch has whole trajectories of each task, as many of each. A batch that is larger has larger minibatches.
     steps, batch_size = number("rollout_length"), number("learner.batch_size")
-    rows = ceil(batch_size / steps / tasks)
+    rows = max(ceil(batch_size / steps / tasks), min(_USUAL_ROWS, _MOST_ROWS // tasks))
     if rows > _FEWEST_ENVS:
         rows = ceil(rows / _FEWEST_ENVS) * _FEWEST_ENVS
-    wanted = max(1, rows * tasks * steps * number("learner.minibatches") // batch_size)
+    wanted = number("learner.minibatches")
     is_whole = overrides.get("model.core", present.get("model.core", "none")) != "none"
     is_whole |= overrides.get("learner.advantage", present.get("learner.advantage")) == "vtrace"
     divided = rows * tasks * (1 if is_whole else steps)

@@ -1,0 +1,42 @@
+"""How long the environments of each task have been stepped, and equal time for all of them."""
+
+from __future__ import annotations
+
+import time
+
+from rollmill.envs.views import Array
+
+# A task may be ahead of the mean by so much, and then pauses before each of its steps.
+_TOLERANCE_S, _PAUSE_S = 0.05, 0.25
+
+
+class TaskClock:
+    """The time of the steps of each task, which all rollout workers share.
+
+    With ``equal``, tasks that are ahead of the mean pause. The operating system gives workers equal time only while
+    none waits for something else, such as the learner, who takes trajectories in the order in which they end. A pause
+    is short, so that no task waits for another one that cannot go on.
+
+    Args:
+        seconds: float64 ``[workers, tasks]`` in shared memory; each worker writes its row.
+        worker: Index of this worker.
+        equal: Whether tasks get equal time.
+    """
+
+    def __init__(self, seconds: Array, worker: int, *, equal: bool) -> None:
+        self._seconds = seconds
+        self._own = seconds[worker]
+        self._equal = equal
+
+    def add(self, task: int, elapsed: float) -> None:
+        """Add the time of a step."""
+        self._own[task] += elapsed
+
+    def pause(self, task: int) -> None:
+        """Wait for a moment if the task is ahead."""
+        if not self._equal:
+            return
+        of_tasks = self._seconds.sum(axis=0)
+        ahead = float(of_tasks[task] - of_tasks.mean())
+        if ahead > _TOLERANCE_S:
+            time.sleep(min(ahead, _PAUSE_S))

@@ -1,0 +1,56 @@
+"""Equal time for all tasks."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from rollmill.envs.task_clock import TaskClock
+
+
+def test_the_time_of_a_step_is_added_to_the_worker_s_own() -> None:
+    seconds = np.zeros((3, 2))
+    TaskClock(seconds, 2, equal=True).add(1, 0.25)
+    TaskClock(seconds, 2, equal=True).add(1, 0.5)
+    assert seconds.tolist() == [[0.0, 0.0], [0.0, 0.0], [0.0, 0.75]]
+
+
+@pytest.mark.parametrize(("equal", "pauses"), [(True, True), (False, False)])
+def test_a_task_that_is_ahead_pauses_for_a_moment(equal: bool, pauses: bool) -> None:
+    seconds = np.array([[9.0, 1.0], [0.0, 1.0]])
+    clock = TaskClock(seconds, 0, equal=equal)
+    began = time.perf_counter()
+    clock.pause(0)
+    waited = time.perf_counter() - began
+    assert (waited >= 0.2) == pauses
+    assert waited < 5.0, "it does not wait until the others have caught up, which may be waiting for it"
+
+
+def test_a_task_that_is_behind_or_a_little_ahead_does_not_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"pauses for {seconds} s"))
+    clock = TaskClock(np.array([[1.0, 9.0, 1.01], [1.0, 0.0, 1.0]]), 0, equal=True)
+    clock.pause(0)
+    clock.pause(2)
+    TaskClock(np.array([[1.0, 1.04]]), 0, equal=True).pause(1)
+
+
+def test_tasks_of_different_cost_get_equal_time() -> None:
+    """As in a run in which a step of one task takes three times as long, and nothing else holds either back."""
+    seconds = np.zeros((1, 2))
+    clock, cost = TaskClock(seconds, 0, equal=True), (0.003, 0.001)
+    free_at = [0.0, 0.0]
+    paused: list[float] = []
+    now = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", paused.append)
+        for _ in range(20_000):  # Each worker has a core of its own, and waits 2 ms for its actions after a step.
+            task = int(np.argmin(free_at))
+            now = free_at[task]
+            paused.clear()
+            clock.pause(task)
+            clock.add(task, cost[task])
+            free_at[task] = now + sum(paused) + cost[task] + 0.002
+    shares = seconds.sum(axis=0) / seconds.sum()
+    assert shares == pytest.approx([0.5, 0.5], rel=0.02)
