@@ -29,14 +29,13 @@ Row = dict[str, Any]
 """``agent_steps``, ``seconds`` and ``mean``: kills in an episode."""
 
 
-def own_curve(steps: int, seed: int) -> list[Row]:
+def own_curve(steps: int, seed: int, run_dir: Path) -> list[Row]:
     """Train the preset."""
-    with tempfile.TemporaryDirectory(prefix="rollmill-battle-") as folder:
-        run = rollmill.train("vizdoom/battle", run_dir=Path(folder) / "run", total_steps=steps, seed=seed, quiet=True)
-        rows = [
-            {"agent_steps": row["agent_steps"], "seconds": row["time_s"], "mean": row["episode_return"]}
-            for row in read_metrics(run.dir)
-        ]
+    run = rollmill.train("vizdoom/battle", run_dir=run_dir, total_steps=steps, seed=seed, quiet=True)
+    rows = [
+        {"agent_steps": row["agent_steps"], "seconds": row["time_s"], "mean": row["episode_return"]}
+        for row in read_metrics(run.dir)
+    ]
     return [row for row in rows if row["mean"] is not None]
 
 
@@ -87,10 +86,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", type=Path, default=Path(".venv-peers-sf/bin/python"), help="of Sample Factory")
     parser.add_argument("--output", type=Path, help="PNG file")
+    parser.add_argument("--run-dir", type=Path, help="of Rollmill's run (default: one that is removed)")
     arguments = parser.parse_args()
     steps = int(arguments.steps)
+    with tempfile.TemporaryDirectory(prefix="rollmill-battle-") as folder:
+        own = own_curve(steps, arguments.seed, arguments.run_dir or Path(folder) / "run")
     curves = {
-        "Rollmill": own_curve(steps, arguments.seed),
+        "Rollmill": own,
         "Sample Factory": peers_curve(arguments.python.absolute(), steps, arguments.seed),
     }
     if arguments.output is not None:

@@ -2,11 +2,11 @@
 
     python benchmarks/pbt_shaping.py --seeds 5 --json [--KEY VALUE ...]
 
-A corridor of 15 cells, in the middle of which an episode begins. Its right end is the goal: the reward is 1, and the
-episode ends. A shaping term, "bait", pays for every step in the leftmost cell. With the weight at the start, waiting
-there is worth more than the goal, so that policies learn to wait. `info["true_objective"]` is whether the goal was
-reached; population-based training compares policies by it and mutates the weight. Without events, each of the four
-policies keeps the weight that it begins with.
+A corridor of 15 cells, in the middle of which an episode begins. At its right end is a prize between 0.05 and 5, which
+the agent sees, and which ends the episode. A shaping term, "bait", pays for every step in the leftmost cell. With the
+weight at the start, waiting there is worth more than four prizes of five, so that policies learn to wait.
+`info["true_objective"]` is whether the prize was taken; population-based training compares policies by it and mutates
+the weight. Without events, each of the four policies keeps the weight that it begins with.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from rollmill.reporting.metrics import read_metrics
 from rollmill.settings.options import parse_overrides
 
 CELLS, STEPS = 15, 50
+PRIZES = (0.05, 5.0)
 SETTINGS: dict[str, object] = {
     "population.policies": 4,
     "population.pbt": True,
-    # The 43 steps of waiting pay 12.9, the goal 1.
-    "learner.reward_weights.bait": 0.3,
+    # The 43 steps of waiting pay 2.15, discounted 1.6.
+    "learner.reward_weights.bait": 0.05,
     "pbt.objective": "true_objective",
     "pbt.mutate": "reward_weight.bait",
     "pbt.every": 6_000,
-    "pbt.window": 20,
+    "pbt.window": 50,
     "pbt.mutation_rate": 0.5,
-    "pbt.factor": "1.2,3.0",
+    "pbt.factor": "1.2,2.0",
     "num_envs": 32,
     "learner.entropy_coef": 0.02,
 }
@@ -47,12 +48,14 @@ NEVER = 10**12
 class Corridor(gymnasium.Env[Any, Any]):
     """See the module's docstring. Actions: left, right."""
 
-    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin in the middle."""
         super().reset(seed=seed)
+        low, high = np.log(PRIZES)
+        self.prize = float(np.exp(self.np_random.uniform(low, high)))
         self.cell, self.steps = CELLS // 2, 0
         return self._seen(), {}
 
@@ -62,26 +65,26 @@ class Corridor(gymnasium.Env[Any, Any]):
         self.steps += 1
         is_there = self.cell == CELLS - 1
         info = {"reward_terms": {"bait": float(self.cell == 0)}, "true_objective": float(is_there)}
-        return self._seen(), float(is_there), is_there, self.steps >= STEPS, info
+        return self._seen(), self.prize * is_there, is_there, self.steps >= STEPS, info
 
     def _seen(self) -> Any:
-        return np.array([self.cell / (CELLS - 1), self.steps / STEPS], np.float32)
+        size = np.log(self.prize / PRIZES[0]) / np.log(PRIZES[1] / PRIZES[0])
+        return np.array([self.cell / (CELLS - 1), self.steps / STEPS, 2.0 * size - 1.0], np.float32)
 
 
 def policies_of(run_dir: Path) -> list[dict[str, float]]:
-    """Return for each policy how often it reached the goal in its last 100 episodes, and its weight of the bait."""
+    """Return for each policy how often it has taken the prize of late, and its weight of the bait."""
     found = []
     for folder in sorted((run_dir / "policies").iterdir()):
         row = read_metrics(folder)[-1]
-        # The returns that metrics report are without terms.
-        found.append({"reached": row["episode_return"] or 0.0, "weight": row["pbt/reward_weight.bait"]})
+        found.append({"taken": row["pbt/score"], "weight": row["pbt/reward_weight.bait"]})
     return found
 
 
 def main() -> int:
     """Compare, seed by seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--total-steps", type=float, default=6e5, help="of all policies")
+    parser.add_argument("--total-steps", type=float, default=1.2e6, help="of all policies")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     arguments, rest = parser.parse_known_args()
@@ -102,7 +105,7 @@ def main() -> int:
                     return 130
                 result[name].append(policies_of(run.dir))
             if not arguments.json:
-                shown = (f"{each['reached']:.2f} (weight {each['weight']:.3g})" for each in result[name][-1])
+                shown = (f"{each['taken']:.2f} (weight {each['weight']:.3g})" for each in result[name][-1])
                 print(f"seed {seed}, {name}: {', '.join(shown)}", flush=True)
     print(json.dumps(result))
     return 0
