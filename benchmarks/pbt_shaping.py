@@ -4,7 +4,7 @@
 
 A corridor of 15 cells, in the middle of which an episode begins. At its right end is a prize between 0.05 and 5, which
 the agent sees, and which ends the episode. A shaping term, "bait", pays for every step in the leftmost cell. With the
-weight at the start, waiting there is worth more than four prizes of five, so that policies learn to wait.
+weight at the start, waiting there is worth more than nine prizes of ten, so that policies learn to wait.
 `info["true_objective"]` is whether the prize was taken; population-based training compares policies by it and mutates
 the weight. Without events, each of the four policies keeps the weight that it begins with.
 """
@@ -31,8 +31,8 @@ PRIZES = (0.05, 5.0)
 SETTINGS: dict[str, object] = {
     "population.policies": 4,
     "population.pbt": True,
-    # The 43 steps of waiting pay 2.15, discounted 1.6.
-    "learner.reward_weights.bait": 0.05,
+    # The 43 steps of waiting pay 4.3, discounted 3.3.
+    "learner.reward_weights.bait": 0.1,
     "pbt.objective": "true_objective",
     "pbt.mutate": "reward_weight.bait",
     "pbt.every": 6_000,

@@ -16,7 +16,9 @@ from rollmill.settings.value_checks import ConfigError
 SMALL: dict[str, Any] = {"num_envs": 12, "learner.batch_size": 192, "learner.micro_batch": 48, "learner.minibatches": 4}
 
 
-def test_every_number_of_policies_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_number_of_policies_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(population, "_ROUNDS", 1)
     monkeypatch.setattr(population, "COUNTS", (1, 12))
     result: Any = population.run("gym/CartPole-v1", seconds=0.5, overrides=SMALL)
@@ -24,6 +26,7 @@ def test_every_number_of_policies_is_measured(monkeypatch: pytest.MonkeyPatch) -
     assert min(result["policies"].values()) > 0
     assert result["loss_12"] == pytest.approx(1 - result["policies"]["12"] / result["policies"]["1"])
     assert result["processes"]["1"] == result["processes"]["12"] > 3
+    assert "2 of 2: 12 policies, " in capsys.readouterr().err
     assert "Twelve policies cost" in summary("population", result)
 
 

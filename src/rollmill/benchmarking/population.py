@@ -7,6 +7,7 @@ only. See :class:`Arrivals`.
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -117,12 +118,19 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
     configs = {count: make_config(preset, {**given, "population.policies": count}).resolved() for count in COUNTS}
     speeds: dict[int, list[float]] = {count: [] for count in COUNTS}
     largest = {count: Footprint(0, 0) for count in COUNTS}
-    for turn in range(_ROUNDS):
-        # There and back, so that a steady drift does not favour one of them.
-        for count in COUNTS if turn % 2 == 0 else COUNTS[::-1]:
-            speed, footprint = _measure(configs[count], seconds / _ROUNDS)
-            speeds[count].append(speed)
-            largest[count] = max(largest[count], footprint)
+    # There and back, so that a steady drift does not favour one of them.
+    turns = [count for turn in range(_ROUNDS) for count in (COUNTS if turn % 2 == 0 else COUNTS[::-1])]
+    began = time.monotonic()
+    for done, count in enumerate(turns, start=1):
+        speed, footprint = _measure(configs[count], seconds / _ROUNDS)
+        speeds[count].append(speed)
+        largest[count] = max(largest[count], footprint)
+        left = (time.monotonic() - began) / done * (len(turns) - done)
+        print(
+            f"{done} of {len(turns)}: {count} policies, {speed:,.0f} agent steps/s; about {left / 60:.0f} min left",
+            file=sys.stderr,
+            flush=True,
+        )
     means = {count: statistics.fmean(found) for count, found in speeds.items()}
     return {
         "preset": preset,
