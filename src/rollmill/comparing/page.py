@@ -26,7 +26,7 @@ from rollmill.comparing.statistics import (
     score_matrices,
 )
 from rollmill.comparing.tables import scores_section, table
-from rollmill.comparing.tasks import draw_tasks, figures_of_tasks, runs_of_tasks, tasks_section
+from rollmill.comparing.task_results import draw_tasks, figures_of_tasks, runs_of_tasks, tasks_section
 from rollmill.evaluation.stats import Estimate
 
 PAGE = "report.html"

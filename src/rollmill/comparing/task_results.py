@@ -48,8 +48,7 @@ def runs_of_tasks(comparison: Comparison) -> list[RunOfTasks]:
     """Return the runs that learn several tasks, in their order."""
     found = []
     for run in comparison.runs:
-        names = dict.fromkeys(name for record in run.records for name in tasks_in(record))
-        if names:
+        if names := tasks_in(run.records[-1]) if run.records else []:
             found.append(RunOfTasks(run, {name: _result(run.records, name) for name in names}))
     return found
 
