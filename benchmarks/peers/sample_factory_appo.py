@@ -142,7 +142,7 @@ def _configure(env: str, train_dir: str, overrides: list[str], *, own: bool) -> 
     return parse_full_cfg(parser, arguments)
 
 
-class _Observer(AlgoObserver):  # type: ignore[misc]
+class _Observer(AlgoObserver):  # type: ignore[misc]  # Sample Factory has no types
     def __init__(self, window: Window, frameskip: int) -> None:
         self._window = window
         self._frameskip = frameskip
@@ -153,7 +153,7 @@ class _Observer(AlgoObserver):  # type: ignore[misc]
             runner.cfg.train_for_env_steps = 0  # train_for_seconds would be it, but nothing counts those
 
 
-class _Curve(AlgoObserver):  # type: ignore[misc]
+class _Curve(AlgoObserver):  # type: ignore[misc]  # as above
     def __init__(self, steps: int, frameskip: int) -> None:
         self._steps, self._frameskip = steps, frameskip
         self._began: float | None = None

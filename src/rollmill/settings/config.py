@@ -68,7 +68,8 @@ class Config(Checked):
         policy: Settings that one of several policies has for itself, as ``NAME.KEY`` -> value, for example
             ``policy.attacker.learner.learning_rate``.
         task_share: Of several tasks (``env.tasks``), what each gets as much of as the others: "samples", a batch then
-            has as many of each task; or "compute", as many rollout workers, so that quick tasks give more samples.
+            has as many of each task; or "compute", as many rollout workers, and equal time of stepping, so that quick
+            tasks give more samples.
         num_envs: Environments, over all rollout workers.
         envs_per_group: Environments that are stepped and inferred together. "auto" gives every rollout worker
             ``rollout.groups_per_worker`` groups. In lockstep, where it is a hyperparameter, "auto" is about 16, with
