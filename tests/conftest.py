@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 # Before anything imports torch. Tests run in parallel, and more threads than cores slow all of them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A busy machine is not a defect.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session", autouse=True)
