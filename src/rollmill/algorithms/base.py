@@ -150,6 +150,10 @@ class Algorithm(nn.Module, ABC):
     def objectives(self) -> Sequence[Objective]:
         """Return the parts of an SGD step, in order; called once, after the parameters are on their device."""
 
+    def trained_objectives(self) -> list[Objective]:
+        """Return :meth:`objectives` without the parameters that are frozen (``learner.freeze``)."""
+        return [each._replace(parameters=[p for p in each.parameters if p.requires_grad]) for each in self.objectives()]
+
     def target_pairs(self) -> Sequence[tuple[nn.Module, nn.Module]]:
         """Return (online, target) networks of the same structure; none by default."""
         return ()

@@ -126,6 +126,8 @@ class OptimiserConfig(Checked, section="learner"):
             ``max_seconds`` where that comes first (in lockstep and with several ranks at ``total_steps`` alone, so that
             the run depends on no clock). Points replace ``learning_rate``; of off-policy algorithms, other rates keep
             their ratio to it.
+        freeze: Parameters that are not trained, as patterns of their names or of the modules that hold them, such as
+            ``encoder`` or ``acting.encoder.*.weight``.
     """
 
     max_grad_norm: float | None = setting(4.0, ABOVE_ZERO, "to switch it off")
@@ -135,6 +137,7 @@ class OptimiserConfig(Checked, section="learner"):
     weight_decay: float = setting(0.0, AT_LEAST_ZERO)
 
     schedule: KlSchedule | FixedSchedule = field(default_factory=FixedSchedule)
+    freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant.

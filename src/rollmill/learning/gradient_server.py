@@ -134,6 +134,10 @@ class GradientServer:
         self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
         return report
 
+    def load_optimisers(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._account.update.load_optimisers(state)
+
     def state_dict(self) -> dict[str, Any]:
         """See :class:`rollmill.learning.learner.Trainer`."""
         return self._account.state_dict()

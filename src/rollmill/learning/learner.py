@@ -108,6 +108,14 @@ class Trainer(Protocol):
         """
         ...
 
+    def load_optimisers(self, state: Mapping[str, Any]) -> None:
+        """Begin with the optimisers of another run: the entry ``updater`` of its :meth:`state_dict`.
+
+        Raises:
+            ValueError: They are of another kind, or of another network.
+        """
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, without the algorithm's state and the counters."""
         ...

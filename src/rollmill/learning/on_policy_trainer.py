@@ -219,6 +219,10 @@ class OnPolicyTrainer:
         if self._tasks is not None:
             self._tasks.forget_episodes()
 
+    def load_optimisers(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._update.load_optimisers(state)
+
     def state_dict(self) -> dict[str, Any]:
         """See :class:`rollmill.learning.learner.Trainer`."""
         moments = self._minibatches.previous_moments

@@ -277,6 +277,10 @@ class ReplayTrainer:
             figures |= self._league.figures(is_row=report.is_row)
         return self._account.fill(report, **figures)
 
+    def load_optimisers(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._account.update.load_optimisers(state)
+
     def state_dict(self) -> dict[str, Any]:
         """See :class:`rollmill.learning.learner.Trainer`."""
         league = {} if self._league is None else {"league": self._league.state_dict()}

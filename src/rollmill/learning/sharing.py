@@ -47,7 +47,8 @@ def shared_sizes(algorithm: Algorithm) -> SharedSizes:
     Raises:
         ValueError: Two objectives share a parameter.
     """
-    counts = Counter(id(p) for objective in algorithm.objectives() for p in objective.parameters)
+    objectives = algorithm.trained_objectives()
+    counts = Counter(id(p) for objective in objectives for p in objective.parameters)
     if counts and max(counts.values()) > 1:
         raise ValueError(
             f"learner.num_learners is more than 1, but objectives of {type(algorithm).__name__} share parameters, "
@@ -55,7 +56,7 @@ def shared_sizes(algorithm: Algorithm) -> SharedSizes:
             "objective"
         )
     online, targets = _parts(algorithm)
-    gradient = sum(p.numel() for objective in algorithm.objectives() for p in objective.parameters)
+    gradient = sum(p.numel() for objective in objectives for p in objective.parameters)
     return SharedSizes(gradient, flat_nbytes(online), flat_nbytes(targets) if list(targets.parameters()) else 0)
 
 

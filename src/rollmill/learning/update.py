@@ -87,7 +87,7 @@ class Update:
         self._config = config
         self._max_grad_norm = config.max_grad_norm
         self._collective = collective or Alone()
-        self._objectives = list(algorithm.objectives())
+        self._objectives = algorithm.trained_objectives()
         _check_objectives(algorithm, self._objectives)
         self._losses: list[Callable[[Any, torch.Generator | None], Loss]] = [o.loss for o in self._objectives]
         if path.compile:
@@ -263,6 +263,11 @@ class Update:
         Raises:
             ValueError: It belongs to another algorithm, optimiser or network.
         """
+        self.load_optimisers(state)
+        self.sgd_steps = state["sgd_steps"]
+
+    def load_optimisers(self, state: Mapping[str, Any]) -> None:
+        """Restore only the moments; see :meth:`load_state_dict`."""
         names = [o.name for o in self._objectives]
         if list(state["optimisers"]) != names:
             raise ValueError(
@@ -271,7 +276,6 @@ class Update:
             )
         for name, optimiser in zip(names, self._optimisers, strict=True):
             load_optimiser_state(optimiser, state["optimisers"][name])
-        self.sgd_steps = state["sgd_steps"]
 
     def lay_out_moments(self) -> None:
         """Convert restored moments to the memory layout of their parameters.
@@ -426,7 +430,10 @@ def _check_objectives(algorithm: Algorithm, objectives: Sequence[Objective]) -> 
     else:
         for objective in objectives:
             if not objective.parameters:
-                wrong = f"has objective {objective.name!r} without parameters: give the parameters to train"
+                wrong = (
+                    f"has objective {objective.name!r} without parameters to train: give some, or freeze fewer "
+                    "(learner.freeze)"
+                )
             elif type(objective.every) is not int or objective.every < 1:
                 wrong = (
                     f"has objective {objective.name!r} with every={objective.every!r}: give an integer of at least 1"

@@ -1,4 +1,4 @@
-"""Builds guests, which play in a run without learning, and loads weights of other runs.
+"""Builds guests, which play in a run without learning.
 
 Imports torch: only processes with networks use it.
 """
@@ -105,15 +105,6 @@ def network_of(snapshot: Snapshot, config: Config, spec: EnvSpec) -> Algorithm:
         snapshot = snapshot._replace(weights=acting_part(algorithm, snapshot.weights))
     _load(algorithm, snapshot)
     return algorithm
-
-
-def load_weights(algorithm: Algorithm, source: str) -> None:
-    """Load the weights of another run into a policy that begins to learn.
-
-    Raises:
-        PlayerError: They do not fit its network.
-    """
-    _load(algorithm, read_snapshot(*folder_of_player(source)))
 
 
 def _load(algorithm: Algorithm, snapshot: Snapshot) -> None:

@@ -59,8 +59,10 @@ def probe(
     from rollmill.evaluation.tournament import TournamentError, check_opponents
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
+    from rollmill.models.freezing import FreezeError
     from rollmill.models.sizing import largest_parameter
-    from rollmill.regimes.guests import load_weights, make_guest
+    from rollmill.regimes.guests import make_guest
+    from rollmill.regimes.initial_weights import InitialWeights
     from rollmill.regimes.torch_side import make_off_policy, make_on_policy
     from rollmill.runtime.plain_data import MalformedMessageError
     from rollmill.runtime.signed_files import UntrustedError
@@ -80,9 +82,13 @@ def probe(
         for _, player in config.population.named_guests:
             guests.append(make_guest(player, config, spec, torch.device("cpu")))
         algorithms = [_make_if_it_fits(partial(make, settings, spec)) for settings in config.policies]
-        for name, made in zip(config.population.names, algorithms, strict=True):
-            if (source := source_of(config, name)) is not None and run_dir is None:
-                load_weights(made, source)
+        is_first = run_dir is None and (ranks is None or not ranks.rank)
+        for name, settings, made in zip(config.population.names, config.policies, algorithms, strict=True):
+            if is_first and (source := source_of(config, name)) is not None:
+                weights = InitialWeights(source)
+                weights.load(made, config.init_skip)
+                if config.init_optimiser:
+                    weights.optimisers(settings.optimiser.freeze)
         first_iteration, saved = 0, None
         if run_dir is not None and config.in_lockstep:
             first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)
@@ -97,6 +103,7 @@ def probe(
         ConfigError,
         NoRunError,
         CheckpointError,
+        FreezeError,
         MissingExtra,
         UnsupportedSpace,
     ) as error:

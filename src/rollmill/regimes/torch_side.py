@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -46,8 +46,10 @@ from rollmill.learning.timetable import Timetable
 from rollmill.learning.update import Update
 from rollmill.learning.versions import Versions
 from rollmill.models.device import compute_repeatably, resolve_device, take_device, take_threads
+from rollmill.models.freezing import freeze
 from rollmill.pbt.training import PolicyMember
-from rollmill.regimes.guests import load_weights, make_guest
+from rollmill.regimes.guests import make_guest
+from rollmill.regimes.initial_weights import InitialWeights, load_state
 from rollmill.regimes.population import member_of, population_training
 from rollmill.regimes.setup import RunSetup, with_delays
 from rollmill.roles import LearnerPhase
@@ -75,8 +77,13 @@ _SHARED_GPU = (
 
 
 def make_on_policy(config: Config, spec: EnvSpec) -> OnPolicyAlgorithm:
-    """Build a run's on-policy algorithm, with initial parameters in their precision."""
+    """Build a run's on-policy algorithm, with initial parameters in their precision.
+
+    Raises:
+        FreezeError: ``learner.freeze`` fits no parameter, or leaves none to train.
+    """
     algorithm = make_algorithm(spec.observation, spec.action, config.model, config.on_policy)
+    freeze(algorithm, config.optimiser.freeze)
     return algorithm.double() if config.compute.precision == "fp64" else algorithm
 
 
@@ -85,11 +92,14 @@ def make_off_policy(config: Config, spec: EnvSpec) -> OffPolicyAlgorithm:
 
     Raises:
         UnfitActionsError: It does not support the environment's actions.
+        FreezeError: ``learner.freeze`` fits no parameter, or leaves none to train.
         ValueError: The configuration asks for unsupported networks.
     """
     # Off-policy algorithms act in the unit box, which is mapped to the environment's bounds.
     require_bounds(config.algorithm_name, spec.action)
-    return make_algorithm(spec.observation, spec.action.in_unit_box, config.model, config.off_policy)
+    algorithm = make_algorithm(spec.observation, spec.action.in_unit_box, config.model, config.off_policy)
+    freeze(algorithm, config.optimiser.freeze)
+    return algorithm
 
 
 def device_of_rank(name: str, ranks: Ranks) -> torch.device:
@@ -296,9 +306,9 @@ class LearnerSide:
         """Build the algorithm on its device, with initial weights from the run's seed, or those of another run."""
         torch.manual_seed(int_seed(self.run.config.seed, "initial weights", self.policy))
         algorithm = make(self.config, self.run.probed.spec)
-        source = source_of(self.run.config, self.run.config.population.names[self.policy])
-        if source is not None and not self.run.resume:
-            load_weights(algorithm, source)
+        if (source := self._source) is not None:
+            state = self._of_rank_0(lambda: InitialWeights(source).state)
+            load_state(algorithm, state, self.config.init_skip, origin=source)
         torch.manual_seed(self.setup.plan.seed)
         self.setup.ledger.enter(LearnerPhase.MEASURING)
         return algorithm.to(self.setup.device)
@@ -312,6 +322,9 @@ class LearnerSide:
         league: League | None = None,
     ) -> Learner:
         """Build the loop with these strategies."""
+        if (source := self._source) is not None and self.config.init_optimiser:
+            freeze = self.config.optimiser.freeze
+            trainer.load_optimisers(self._of_rank_0(lambda: InitialWeights(source).optimisers(freeze)))
         return Learner(
             self.setup,
             self.weights,
@@ -322,6 +335,17 @@ class LearnerSide:
             league=league,
             member=self.member,
         )
+
+    @property
+    def _source(self) -> str | None:
+        """The run or checkpoint that the policy begins from; None without one, or if the run is resumed."""
+        return None if self.run.resume else source_of(self.run.config, self.run.config.population.names[self.policy])
+
+    def _of_rank_0(self, read: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return what rank 0 reads, whose disk alone must have it."""
+        collective = self.setup.collective
+        found = {} if collective.rank else read()
+        return found if collective.world_size == 1 else collective.broadcast(found)
 
     def league(self, standings: Standings, places: Callable[[SnapshotBank], Places]) -> League | None:
         """Build the league that counts the policy's matches and keeps its past selves; None without other players.

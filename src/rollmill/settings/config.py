@@ -70,6 +70,12 @@ class Config(Checked):
         task_share: Of several tasks (``env.tasks``), what each gets as much of as the others: "samples", a batch then
             has as many of each task; or "compute", as many rollout workers, and equal time of stepping, so that quick
             tasks give more samples.
+        init_from: Weights to begin with, normalisers included: a run's directory (its newest checkpoint) or a
+            checkpoint file. Counters, schedules and everything else begin anew. ``policy.NAME.load`` gives one of
+            several policies others. None begins with new weights.
+        init_skip: Parameters and buffers that begin anew nevertheless, as patterns of their names or of the modules
+            that hold them, such as ``heads.policy``.
+        init_optimiser: Whether the optimiser's moments are taken over, too.
         num_envs: Environments, over all rollout workers.
         envs_per_group: Environments that are stepped and inferred together. "auto" gives every rollout worker
             ``rollout.groups_per_worker`` groups. In lockstep, where it is a hyperparameter, "auto" is about 16, with
@@ -112,6 +118,9 @@ class Config(Checked):
     pbt: PbtConfig = field(default_factory=PbtConfig)
     policy: Mapping[str, object] = field(default_factory=dict)
     task_share: Literal["samples", "compute"] = "samples"
+    init_from: str | None = None
+    init_skip: tuple[str, ...] = ()
+    init_optimiser: bool = False
     num_envs: int = setting(64, integer(1))
     envs_per_group: int | Literal["auto"] = setting("auto", integer(1))
     rollout_length: int = setting(32, integer(1))

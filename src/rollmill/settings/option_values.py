@@ -66,6 +66,8 @@ def _coerce(value: object, annotation: object, text: bool) -> object:
     if kind is float:
         return _coerce_float(value)
     if kind is str:
+        if isinstance(value, Path):
+            return str(value)
         if not isinstance(value, str):
             raise _MismatchError
         return value

@@ -66,7 +66,7 @@ def _kind(policy: Config) -> object:
     if isinstance(algorithm, OnPolicyConfig):
         changing |= {"reward_weights"}
     settings = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if f.name not in changing}
-    return policy.model, type(algorithm), settings, policy.optimiser.method.kind
+    return policy.model, type(algorithm), settings, policy.optimiser.method.kind, policy.optimiser.freeze
 
 
 def mutated_numbers(config: Config) -> tuple[str, ...]:

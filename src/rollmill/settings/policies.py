@@ -48,6 +48,13 @@ def check_policies(config: Config) -> None:
         ConfigError: Which setting, and what to do.
     """
     names = config.population.names
+    if (config.init_skip or config.init_optimiser) and all(source_of(config, name) is None for name in names):
+        raise ConfigError("init_skip and init_optimiser need weights to begin with: give init_from.")
+    if config.init_skip and config.init_optimiser:
+        raise ConfigError(
+            f"init_skip={','.join(config.init_skip)} with init_optimiser: the moments would not fit parts that begin "
+            "anew; leave one of them out."
+        )
     guests = [name for name, _ in config.population.named_guests]
     for key in config.policy:
         name, _, rest = key.partition(".")
@@ -73,6 +80,8 @@ def check_policies(config: Config) -> None:
 def source_of(config: Config, name: str) -> str | None:
     """Return the run directory or checkpoint file whose weights a policy starts with; None for new ones."""
     given = own_values(config.policy, name).get(LOAD)
-    if given is not None and (not isinstance(given, str) or not given):
+    if given is None:
+        return config.init_from
+    if not isinstance(given, str) or not given:
         raise ConfigError(f"policy.{name}.load={given!r}: give a run directory or a checkpoint file.")
     return given

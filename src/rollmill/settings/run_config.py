@@ -164,6 +164,8 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
     ]
     if saved.optimiser.method.kind != config.optimiser.method.kind:
         changed.append("learner.optimiser")
+    if saved.optimiser.freeze != config.optimiser.freeze:
+        changed.append("learner.freeze")
     # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
     if saved.env.name != config.env.name:
         changed.append("env.name")

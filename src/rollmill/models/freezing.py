@@ -1,0 +1,48 @@
+"""Keeps chosen parameters as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+
+class FreezeError(ValueError):
+    """A pattern is the name of no parameter, or nothing is left to train."""
+
+
+def is_named(name: str, pattern: str) -> bool:
+    """Whether a pattern is the name of a parameter or buffer, or of a module that holds it.
+
+    Args:
+        name: For example ``acting.encoder.layers.0.weight``.
+        pattern: With ``*``, ``?`` and ``[...]`` as in file names. It may leave out modules around and within:
+            ``encoder``, ``encoder.layers.*`` and ``*.weight`` all match that name.
+    """
+    return any(fnmatchcase(name, whole) for whole in (pattern, f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"))
+
+
+def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
+    """Exclude parameters from training. Running moments of normalisers still follow the data.
+
+    Args:
+        network: Its parameters are changed in place.
+        patterns: See :func:`is_named`.
+
+    Raises:
+        FreezeError: One matches nothing, or all parameters are frozen.
+    """
+    if not patterns:
+        return
+    names = [name for name, _ in network.named_parameters()]
+    for pattern in patterns:
+        if not any(is_named(name, pattern) for name in names):
+            raise FreezeError(
+                f"learner.freeze={pattern}: no parameter of the network has this name; there are {', '.join(names)}"
+            )
+    for name, parameter in network.named_parameters():
+        if any(is_named(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise FreezeError(f"learner.freeze={','.join(patterns)}: all parameters are frozen, so nothing is learned")

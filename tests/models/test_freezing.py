@@ -1,0 +1,49 @@
+"""Which parameters a pattern names, and what freezing leaves."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from rollmill.models.freezing import FreezeError, freeze, is_named
+
+NAME = "acting.encoder.layers.0.weight"
+
+
+def network() -> nn.Module:
+    return nn.ModuleDict(
+        {"encoder": nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3)), "heads": nn.Linear(3, 2)}
+    )
+
+
+@pytest.mark.parametrize("pattern", ["encoder", "encoder.layers.*", "*.weight", "weight", "acting", NAME, "layers.?"])
+def test_patterns_that_name_a_parameter(pattern: str) -> None:
+    assert is_named(NAME, pattern)
+
+
+@pytest.mark.parametrize("pattern", ["enc", "coder", "encoder.bias", "layers.1", "ENCODER", ""])
+def test_patterns_that_do_not(pattern: str) -> None:
+    assert not is_named(NAME, pattern)
+
+
+def test_parameters_with_these_names_are_frozen() -> None:
+    net = network()
+    freeze(net, ("encoder.0", "heads.bias"))
+    trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    assert trained == ["encoder.2.weight", "encoder.2.bias", "heads.weight"]
+
+
+def test_nothing_is_frozen_without_patterns() -> None:
+    net = network()
+    freeze(net, ())
+    assert all(parameter.requires_grad for parameter in net.parameters())
+
+
+def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(FreezeError, match=r"freeze=encoders: no parameter .* there are encoder\.0\.weight"):
+        freeze(network(), ("encoder", "encoders"))
+
+
+def test_freezing_everything_is_refused() -> None:
+    with pytest.raises(FreezeError, match="all parameters are frozen"):
+        freeze(network(), ("encoder", "heads"))
