@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from rollmill.envs.wrapper_calls import parse_wrappers
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import NAME, UNIT_BELOW_ONE, Checked, ConfigError, integer
 
@@ -120,6 +121,9 @@ class EnvConfig(Checked, section="env"):
         tasks: Several environments that one network learns together, each a name as above; ``name`` is then that of
             the suite, or the names joined. The other settings apply to all of them.
         kwargs: Passed to the environment's constructor.
+        wrappers: Wrappers of Gymnasium (https://gymnasium.farama.org/api/wrappers/) around each environment, the
+            innermost first: ``"TimeAwareObservation, ResizeObservation(shape=(84, 84))"``. Names with dots are classes
+            of an importable module. Native vector environments (``atari/...``, ``envpool/...``) have none.
         frameskip: Simulator frames for each agent step; None takes the family's default (4 for Atari, VizDoom and
             DeepMind Lab) or what was registered. For environments whose step we do not control it only says how frames
             are counted.
@@ -140,6 +144,7 @@ class EnvConfig(Checked, section="env"):
     name: str
     tasks: tuple[str, ...] = ()
     kwargs: Mapping[str, object] = field(default_factory=dict)
+    wrappers: str = ""
     frameskip: int | None = setting(None, integer(1), "for the family's default")
     max_episode_steps: int | None = setting(None, integer(1), "for the environment's own")
     imports: tuple[str, ...] = ()
@@ -160,6 +165,7 @@ class EnvConfig(Checked, section="env"):
         if len(set(self.tasks)) < len(self.tasks):
             twice = next(name for name in self.tasks if self.tasks.count(name) > 1)
             raise ConfigError(f"env.tasks names {twice!r} twice: each task is named once.")
+        parse_wrappers(self.wrappers)
 
     @property
     def names(self) -> tuple[str, ...]:

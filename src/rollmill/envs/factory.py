@@ -39,6 +39,8 @@ from rollmill.envs.task_spaces import spec_of_tasks
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import VectorGroup, own_seeds
 from rollmill.envs.views import SavableGroup
+from rollmill.envs.wrapper_calls import WrapperCall, parse_wrappers
+from rollmill.envs.wrapping import wrapped
 from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead, EnvSpec, FrameStack
 
 FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool", "pettingzoo", "mpe", "dmlab")
@@ -104,6 +106,13 @@ def resolve_maker(config: EnvConfig) -> Maker:
     """
     for name in config.imports:
         import_user_code(name)
+    maker = _own_maker(config)
+    calls = parse_wrappers(config.wrappers)
+    return _wrapped_maker(maker, calls, config) if calls else maker
+
+
+def _own_maker(config: EnvConfig) -> Maker:
+    """Find the maker of an environment without ``env.wrappers``."""
     registration = find_registration(config.name)
     if registration is not None:
         return _registered_maker(registration, config)
@@ -119,6 +128,16 @@ def resolve_maker(config: EnvConfig) -> Maker:
     maker = module.maker(config)
     assert isinstance(maker, Maker)
     return maker
+
+
+def _wrapped_maker(maker: Maker, calls: Sequence[WrapperCall], config: EnvConfig) -> Maker:
+    if maker.env is None or config.vector is True:
+        raise UnknownEnvironment(
+            f"env.wrappers wrap environments in Python, but {config.name!r} is a native vector environment"
+            + (": leave env.vector out" if maker.env is not None else ", which has no such form")
+        )
+    # Not the bare environment: some wrappers ask Gymnasium's own for the time limit.
+    return maker._replace(env=wrapped(maker.env, calls, config.name), bare_env=None, vector=None, prefer_vector=False)
 
 
 def _registered_maker(entry: Registration, config: EnvConfig) -> Maker:

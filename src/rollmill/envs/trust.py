@@ -11,6 +11,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import FAMILIES
 from rollmill.envs.registry import registrations
 from rollmill.envs.suites import FAMILY
+from rollmill.envs.wrapper_calls import parse_wrappers
 
 # Packages whose ids in Gymnasium's registry are trusted; ids of others may come from anywhere.
 _OWN_ENTRY_POINTS = ("gymnasium.envs.", "ale_py.", "minigrid.")
@@ -29,6 +30,9 @@ def named_code(env: EnvConfig) -> str:
             return (
                 f"it gives the environment {env.name!r} the argument {key}={value!r} (env.kwargs), which may run code"
             )
+    for call in parse_wrappers(env.wrappers):
+        if call.is_own or any(isinstance(value, str) for value in (*call.args, *call.kwargs.values())):
+            return f"it wraps the environment in {call.name} (env.wrappers), which may run code or write files"
     for name in env.names:
         if name.startswith("dmlab/") and env.dmlab.level_cache is not None:
             return (

@@ -1,0 +1,71 @@
+"""Wraps environments in Gymnasium's wrappers, and in those of the user's (``env.wrappers``)."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import gymnasium
+
+from rollmill.envs.errors import UnknownEnvironment
+from rollmill.envs.user_code import import_user_code
+from rollmill.envs.wrapper_calls import EXAMPLE, WrapperCall
+from rollmill.settings.value_checks import ConfigError
+
+# Wrappers of Gymnasium that a group of environments must not have, with what to use instead.
+_REFUSED = {
+    "NormalizeObservation": "its moments would be those of one environment, and evaluations would not have them: use "
+    "model.normalise_observations=true",
+    "NormalizeReward": "its moments would be those of one environment: use model.normalise_returns=true or "
+    "learner.reward_scale",
+    "Autoreset": "Rollmill resets environments itself",
+    "TimeLimit": "use env.max_episode_steps, so that evaluations know the limit, too",
+}
+
+
+def wrapped(make: Callable[[], Any], calls: Sequence[WrapperCall], name: str) -> Callable[[], Any]:
+    """Return a maker of the wrapped environment.
+
+    Args:
+        make: Makes the environment.
+        calls: The wrappers, the innermost first.
+        name: The environment's name, for messages.
+
+    Raises:
+        ConfigError: A wrapper does not exist, or environments must not have it.
+    """
+    kinds = [_find(call) for call in calls]
+
+    def build() -> Any:
+        env = make()
+        if not isinstance(env, gymnasium.Env):
+            raise UnknownEnvironment(
+                f"env.wrappers: {name} has the interface of several agents, which Gymnasium's wrappers do not wrap: "
+                "leave env.wrappers out, and wrap it where it is made"
+            )
+        for kind, call in zip(kinds, calls, strict=True):
+            env = kind(env, *call.args, **call.kwargs)
+        return env
+
+    return build
+
+
+def _find(call: WrapperCall) -> Callable[..., Any]:
+    if call.is_own:
+        module, _, name = call.name.rpartition(".")
+        import_user_code(module)
+        found = getattr(importlib.import_module(module), name, None)
+        known: list[str] = []
+    else:
+        if call.name in _REFUSED:
+            raise ConfigError(f"env.wrappers: {call.name} cannot be used: {_REFUSED[call.name]}.")
+        # Names are loaded on demand, and some of them need packages of their own.
+        found = getattr(gymnasium.wrappers, call.name, None)
+        known = [name for name in gymnasium.wrappers.__all__ if name[:1].isupper()]
+    if not callable(found):
+        near = difflib.get_close_matches(call.name, known, n=2, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else f"; {EXAMPLE}."
+        raise ConfigError(f"env.wrappers: there is no wrapper {call.name}{hint}")
+    return cast("Callable[..., Any]", found)
