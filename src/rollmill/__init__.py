@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rollmill.api import Run, load, make_config, train
     from rollmill.callback import Callback, LiveRun
     from rollmill.envs.registry import register_env
+    from rollmill.evaluation.demonstrations import record
     from rollmill.evaluation.evaluate import evaluate
     from rollmill.evaluation.players import register_player
     from rollmill.evaluation.tournament import tournament
@@ -43,6 +44,7 @@ __all__ = [
     "load",
     "make_config",
     "plot_runs",
+    "record",
     "register_admission",
     "register_algorithm",
     "register_assignment",
@@ -67,6 +69,7 @@ _HOME = {
     "make_config": "rollmill.api",
     "train": "rollmill.api",
     "evaluate": "rollmill.evaluation.evaluate",
+    "record": "rollmill.evaluation.demonstrations",
     "tournament": "rollmill.evaluation.tournament",
     "tune": "rollmill.tuning.tune",
     "watch": "rollmill.evaluation.watch",

@@ -20,6 +20,7 @@ EXTRAS: Final = {
     "pettingzoo": ("pettingzoo", "mpe2", "pymunk"),
     "ratings": ("openskill",),
     "report": ("rliable", "pandas<3"),
+    "minari": ("minari[hdf5]",),
 }
 
 

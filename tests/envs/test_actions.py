@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -127,3 +129,21 @@ def test_a_float16_box_may_be_wider_than_its_numbers():
     rows = codec.decode_rows(None, np.array([[-1.0], [-0.5], [0.0], [0.5], [1.0]], np.float32))
     assert [row.item() for row in rows] == [-60_000, -30_000, 0, 30_000, 60_000]
     assert all(space.contains(row) for row in rows)
+
+
+@pytest.mark.parametrize("box", ["clip", "tanh", "scale"])
+def test_encoding_is_the_inverse_of_decoding(box: Any) -> None:
+    space = spaces.Dict(
+        {
+            "gear": spaces.Discrete(5, start=-1),
+            "keys": spaces.MultiBinary(3),
+            "wheel": spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)),
+        }
+    )
+    codec = ActionCodec(action_spec(space), box)
+    space.seed(0)
+    samples = [space.sample() for _ in range(20)]
+    batch = {key: np.stack([sample[key] for sample in samples]) for key in space.spaces}
+    decoded = codec.decode_batch(*codec.encode_batch(batch, 20))
+    for key, values in batch.items():
+        np.testing.assert_allclose(decoded[key], values, atol=1e-4)

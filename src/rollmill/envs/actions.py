@@ -9,6 +9,9 @@ import numpy as np
 from rollmill.envs.views import Array
 from rollmill.specs import ActionSpec, BoxActions, BoxHead, CategoricalHead
 
+# Its inverse hyperbolic tangent is 7.25, and that of 1 infinite.
+_MOST_SQUASHED = 1.0 - 1e-6
+
 
 class _Choices:
     """``Discrete`` or ``MultiDiscrete``: columns of ``action_discrete``."""
@@ -31,6 +34,11 @@ class _Choices:
     def rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
         batch = self.batch(discrete, continuous)
         return batch.tolist() if self.scalar else list(batch)
+
+    def write(self, action: Array, discrete: Array | None, continuous: Array | None) -> None:
+        assert discrete is not None
+        chosen = np.asarray(action).reshape(len(discrete), -1)
+        discrete[:, self.columns] = chosen if self.start is None else chosen - self.start
 
 
 class _Numbers:
@@ -67,6 +75,15 @@ class _Numbers:
 
     def rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
         return list(self.batch(discrete, continuous))
+
+    def write(self, action: Array, discrete: Array | None, continuous: Array | None) -> None:
+        assert continuous is not None
+        value = np.asarray(action, self.low.dtype).reshape(len(continuous), -1)
+        if self.half_range is not None:
+            value = (value - self.low) / self.half_range - 1.0
+        if self.squash:
+            value = np.arctanh(np.clip(value, -_MOST_SQUASHED, _MOST_SQUASHED))
+        continuous[:, self.columns] = value
 
 
 class ActionCodec:
@@ -123,6 +140,27 @@ class ActionCodec:
         if self.spec.structure == "dict":
             return dict(zip(self.spec.keys, parts, strict=True))
         return parts[0]
+
+    def encode_batch(self, action: Any, rows: int) -> tuple[Array | None, Array | None]:
+        """Return what slots hold for actions of the environment: the inverse of :meth:`decode_batch`.
+
+        Args:
+            action: As :meth:`decode_batch` returns it.
+            rows: B.
+
+        Returns:
+            int32 ``[B, Kd]`` and float32 ``[B, Kc]``, None without such heads.
+        """
+        spec = self.spec
+        discrete = np.zeros((rows, spec.num_discrete), np.int32) if spec.num_discrete else None
+        continuous = np.zeros((rows, spec.num_continuous), np.float32) if spec.num_continuous else None
+        if spec.structure == "dict":
+            action = [action[key] for key in spec.keys]
+        elif spec.structure != "tuple":
+            action = [action]
+        for part, of_part in zip(self._parts, action, strict=True):
+            part.write(of_part, discrete, continuous)
+        return discrete, continuous
 
     def decode_rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
         """Decode one action for each row; ``Discrete`` actions are Python integers (which compare fastest)."""

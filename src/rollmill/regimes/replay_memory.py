@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.player_setup import check_players
@@ -13,6 +15,7 @@ from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import ReplayRegimeConfig
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage import gradients, weights
 from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.rate_limiter import RateLimits, inserted_of, resumed_limits
@@ -26,6 +29,9 @@ from rollmill.storage.replay import (
 )
 from rollmill.storage.replay_file import OpenedReplay, has_replay, open_replay
 from rollmill.storage.slots import Topology
+
+if TYPE_CHECKING:
+    from rollmill.regimes.preloading import Preload
 
 _ADVICE = "use a smaller replay.capacity, or replay.storage=file, which takes it from the disk"
 
@@ -128,6 +134,12 @@ def allocate_replay(
     elif saved_steps:
         saved = probed.saved_steps or (saved_steps,)
         limits = [limits_from(base=saved[policy] // ranks.world_size, of_run=saved_steps) for policy in policies]
+    preload = None
+    if config.replay.preload is not None and not is_kept:
+        preload = _preload(config, probed, topology, ranks)
+        limits = [replace(each, min_size=max(0, each.min_size - preload.steps)) for each in limits]
+        left_out = f"; {preload.left_out:,} do not fit" if preload.left_out else ""
+        notes.append(f"the replay begins with {preload.steps:,} recorded steps ({config.replay.preload}){left_out}")
     store = ReplayStore(
         {**arena, **replay},
         probed.spec,
@@ -145,12 +157,23 @@ def allocate_replay(
     else:
         for limiter in store.limiters:
             limiter.remember(wanted, limiter.limits)
+    if preload is not None:
+        preload.write(store)
     create_policies(arena, players)
     if sizes is not None:
         gradients.GradientExchange(arena, num_learners, create=True)
         for ring in sizes.rings:
             weights.WeightStore(arena, ring=ring, create=True)
     return Memory(arena, fields, replay, tuple(limits), inserted, tuple(notes), beside_parts)
+
+
+def _preload(config: Config, probed: Probed, topology: Topology, ranks: Ranks) -> Preload:
+    from rollmill.regimes.preloading import Preload, read_stream
+
+    assert config.replay.preload is not None
+    if not ranks.is_alone:
+        raise ConfigError("replay.preload: recorded steps are for one rank; leave it out")
+    return Preload(read_stream(config.replay.preload, config, probed.spec), topology)
 
 
 def _open_of_all(

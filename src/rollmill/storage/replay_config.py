@@ -56,6 +56,8 @@ class ReplayConfig(Checked, section="replay"):
         remover: Which completed slot of a rollout worker is overwritten when none is free: the oldest ("fifo"), any
             ("uniform"), of sixteen drawn at random the one with the smallest sum of priorities ("lowest_priority"), or
             one by a rule of your own (:func:`rollmill.storage.removers.register_remover`).
+        preload: Name of a Minari dataset (https://minari.farama.org; ``rollmill record`` writes one) whose steps are in
+            the replay from the beginning. They count towards ``min_size``, but not as agent steps of the run.
         storage: "memory", or "file": the replay is a file in the run's directory, and a resumed run keeps it.
     """
 
@@ -77,6 +79,7 @@ class ReplayConfig(Checked, section="replay"):
     stratified: bool = False
     fanout: int = setting(16, one_of(*FANOUTS))
     remover: str = setting("fifo", NAME)
+    preload: str | None = None
     storage: Literal["memory", "file"] = "memory"
 
     @property

@@ -1,0 +1,208 @@
+"""Episodes as a Minari dataset: recording those of an agent, and reading any (https://minari.farama.org)."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollmill.envs.agent_apis import is_multi_agent
+from rollmill.envs.errors import MissingExtra
+from rollmill.envs.factory import make_env
+from rollmill.envs.spaces import ACTION_MASK
+from rollmill.evaluation.agent import Agent, load
+from rollmill.evaluation.snapshot import folder_of_policy, require_trusted
+from rollmill.evaluation.tasks import task_index
+from rollmill.extras import install_command
+from rollmill.runtime.seeds import int_seed
+
+
+class DemonstrationError(ValueError):
+    """A dataset does not exist, or cannot be written or used."""
+
+
+class Recording(NamedTuple):
+    """A written dataset.
+
+    Attributes:
+        name: Its name, for ``minari.load_dataset`` and ``replay.preload``.
+        folder: Where it is.
+        returns: float64 ``[N]``, of the episodes.
+        steps: Agent steps of all of them.
+    """
+
+    name: str
+    folder: Path
+    returns: np.ndarray[Any, np.dtype[np.float64]]
+    steps: int
+
+
+def minari() -> Any:
+    """Import the package.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        import minari
+    except ImportError as error:
+        raise MissingExtra(
+            f"datasets of episodes need the package minari ({error}): {install_command('minari')}"
+        ) from error
+    return minari
+
+
+def read_dataset(name: str) -> Any:
+    """Open a dataset on this machine.
+
+    Args:
+        name: As ``minari list local`` shows it.
+
+    Raises:
+        DemonstrationError: There is none of this name.
+        MissingExtra: Minari is not installed.
+    """
+    library = minari()
+    known = sorted(library.list_local_datasets())
+    if name not in known:
+        raise DemonstrationError(
+            f"there is no dataset {name!r} on this machine; there are {', '.join(known) or 'none'} "
+            f"({_folder()}). `rollmill record RUN_DIR {name}` writes one; `minari download {name}` fetches one"
+        )
+    return library.load_dataset(name)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def record(
+    run_dir: Path | str,
+    name: str,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    deterministic: bool | None = None,
+    checkpoint: str | Path = "latest",
+    device: str = "cpu",
+    trust: bool = False,
+    policy: str | None = None,
+    task: str | None = None,
+    progress: Callable[[int, float], None] = lambda done, last: None,
+) -> Recording:
+    """Let a run's agent play, and write its episodes as a Minari dataset.
+
+    Args:
+        run_dir: Directory of a run, finished or not, whose environment is one in Python.
+        name: Of the dataset: ``NAMESPACE/NAME-vN``.
+        episodes: Number of complete episodes.
+        seed: Keys the episodes and the sampling of actions.
+        deterministic: As in ``Agent.act``.
+        checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
+        device: Device of the network.
+        trust: Whether to execute code that the directory names even if this user's runs did not write it.
+        policy: In a run with several policies, the one that plays.
+        task: In a run that learns several tasks, the one to play.
+        progress: Called after each episode with the number of those recorded, and the return of the last.
+
+    Raises:
+        DemonstrationError: The name is taken, Minari does not accept it, or the environment has several agents.
+        MissingExtra: Minari is not installed.
+        NoRunError: There is no such run or checkpoint.
+        UntrustedError: The directory names such code, without ``trust``.
+        UnknownEnvironment: The environment exists only as a native vector environment.
+    """
+    library = minari()
+    from minari.dataset.minari_dataset import parse_dataset_id
+
+    try:
+        has_version = parse_dataset_id(name)[2] is not None
+    except (TypeError, ValueError):  # the first without a version
+        has_version = False
+    if not has_version:
+        raise DemonstrationError(f"{name!r} is no name of a new dataset: give NAMESPACE/NAME-v0")
+    if name in library.list_local_datasets():
+        raise DemonstrationError(
+            f"there is a dataset {name!r} already, in {_folder() / name}: choose another name, or remove it "
+            f"(minari delete {name})"
+        )
+    agent = load(run_dir, checkpoint, device, seed=seed, trust=trust, policy=policy, task=task)
+    snapshot = agent.snapshot
+    require_trusted(folder_of_policy(run_dir, policy), snapshot, trust=trust)
+    env = snapshot.env
+    if env.tasks:
+        if task is None:
+            raise DemonstrationError(f"{run_dir} has learned {', '.join(env.tasks)}: name one of them (task=NAME)")
+        env = env.of_task(task_index(env, task))
+    played = make_env(env)
+    try:
+        if is_multi_agent(played):
+            raise DemonstrationError(f"{env.name} has several agents: a dataset holds the episodes of one")
+        buffers = list(_play(agent, played, episodes, seed, deterministic, progress))
+        with warnings.catch_warnings():
+            # About what the dataset does not name: an environment for evaluations, an author, code.
+            warnings.simplefilter("ignore", UserWarning)
+            library.create_dataset_from_buffers(
+                dataset_id=name,
+                buffer=buffers,
+                observation_space=played.observation_space,
+                action_space=played.action_space,
+                algorithm_name=snapshot.algorithm.algorithm,
+                description=f"{env.name}, played by {snapshot.checkpoint.name} of a run of Rollmill.",
+            )
+    except ValueError as error:
+        raise DemonstrationError(f"the dataset {name!r} is not written: {error}") from error
+    finally:
+        played.close()
+    returns = np.array([float(np.sum(buffer.rewards)) for buffer in buffers])
+    return Recording(name, _folder() / name, returns, int(sum(len(buffer) for buffer in buffers)))
+
+
+def _play(
+    agent: Agent,
+    env: Any,
+    episodes: int,
+    seed: int,
+    deterministic: bool | None,
+    progress: Callable[[int, float], None],
+) -> Iterator[Any]:
+    """Play the episodes; yields Minari's buffer of each."""
+    from minari.data_collector import EpisodeBuffer
+
+    for episode in range(episodes):
+        agent.reset()
+        first = int_seed(seed, "recorded episode", episode)
+        observation, info = env.reset(seed=first)
+        observations, actions, rewards = [observation], [], []
+        ends: list[tuple[bool, bool]] = []
+        while not ends or not any(ends[-1]):
+            mask = None if isinstance(observation, dict) and ACTION_MASK in observation else info.get(ACTION_MASK)
+            action = agent.act(observation, deterministic=deterministic, action_mask=mask)
+            observation, reward, terminated, truncated, info = env.step(action)
+            observations.append(observation)
+            actions.append(action)
+            rewards.append(float(reward))
+            ends.append((bool(terminated), bool(truncated)))
+        progress(episode + 1, sum(rewards))
+        yield EpisodeBuffer(
+            id=episode,
+            seed=first,
+            observations=_columns(observations),
+            actions=_columns(actions),
+            rewards=rewards,
+            terminations=[terminated for terminated, _ in ends],
+            truncations=[truncated for _, truncated in ends],
+        )
+
+
+def _columns(values: list[Any]) -> Any:
+    """Turn a list of dicts, or tuples, into one of lists."""
+    if isinstance(values[0], Mapping):
+        return {key: _columns([value[key] for value in values]) for key in values[0]}
+    if isinstance(values[0], tuple):
+        return tuple(_columns(list(column)) for column in zip(*values, strict=True))
+    return [np.array(value) for value in values]  # an environment may write into the same array again

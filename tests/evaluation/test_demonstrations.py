@@ -1,0 +1,78 @@
+"""Recording an agent's episodes as a Minari dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import rollmill
+from rollmill.envs.errors import UnknownEnvironment
+from rollmill.evaluation.demonstrations import DemonstrationError, read_dataset, record
+from rollmill.runtime.seeds import int_seed
+
+pytest.importorskip("minari")
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "rollout_length": 8,
+    "learner.batch_size": 64,
+    "learner.minibatches": 1,
+    "rollout.num_workers": 1,
+    "model.mlp_sizes": "8",
+    "total_steps": 128,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rollmill.Run]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
+        yield rollmill.train("gym/CartPole-v1", run_dir=tmp_path_factory.mktemp("run"), quiet=True, **SMALL)
+
+
+def test_a_dataset_has_the_episodes_that_were_played(run: rollmill.Run) -> None:
+    told: list[int] = []
+    found = record(run.dir, "cartpole/test-v0", episodes=6, progress=lambda done, last: told.append(done))
+    assert told == [1, 2, 3, 4, 5, 6]
+    dataset = read_dataset("cartpole/test-v0")
+    assert dataset.total_episodes == 6
+    assert dataset.total_steps == found.steps == found.returns.sum()
+    assert dataset.action_space == gymnasium.spaces.Discrete(2)
+    for number, episode in enumerate(dataset.iterate_episodes()):
+        assert len(episode.observations) == len(episode.rewards) + 1
+        assert episode.terminations[-1] or episode.truncations[-1]
+        env = gymnasium.make("CartPole-v1")
+        assert np.array_equal(env.reset(seed=int_seed(0, "recorded episode", number))[0], episode.observations[0])
+        for step, action in enumerate(episode.actions):
+            assert np.allclose(env.step(int(action))[0], episode.observations[step + 1])
+
+
+def test_the_same_seed_records_the_same_episodes(run: rollmill.Run) -> None:
+    one, other = (record(run.dir, f"cartpole/{name}-v0", episodes=3, seed=4) for name in ("one", "other"))
+    assert np.array_equal(one.returns, other.returns)
+    assert (one.folder.name, other.folder.name) == ("one-v0", "other-v0")
+
+
+@pytest.mark.parametrize("name", ["no name", "cartpole/test", "", "../out-v0"])
+def test_names_that_no_dataset_can_have(run: rollmill.Run, name: str) -> None:
+    with pytest.raises(DemonstrationError, match="is no name of a new dataset"):
+        record(run.dir, name, episodes=1)
+
+
+def test_a_name_that_is_taken_is_refused(run: rollmill.Run) -> None:
+    record(run.dir, "cartpole/taken-v0", episodes=1)
+    with pytest.raises(DemonstrationError, match=r"there is a dataset 'cartpole/taken-v0' already"):
+        record(run.dir, "cartpole/taken-v0", episodes=1)
+    with pytest.raises(DemonstrationError, match=r"no dataset 'cartpole/other-v7'.*cartpole/taken-v0"):
+        read_dataset("cartpole/other-v7")
+
+
+def test_a_native_environment_cannot_be_recorded(run: rollmill.Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+    pytest.importorskip("envpool")
+    native = rollmill.train("envpool/CartPole-v1", run_dir=tmp_path_factory.mktemp("native"), quiet=True, **SMALL)
+    with pytest.raises(UnknownEnvironment, match="has only a native vector environment"):
+        record(native.dir, "cartpole/native-v0", episodes=1)

@@ -1,0 +1,97 @@
+"""Replays that begin with recorded episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import rollmill
+from rollmill.evaluation.demonstrations import read_dataset
+from rollmill.reporting.metrics import read_metrics
+
+minari = pytest.importorskip("minari")
+EpisodeBuffer = pytest.importorskip("minari.data_collector").EpisodeBuffer
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing", "_dataset")
+
+DQN: dict[str, Any] = {
+    "algo": "dqn",
+    "num_envs": 2,
+    "envs_per_group": 2,
+    "rollout_length": 8,
+    "learner.batch_size": 16,
+    "replay.capacity": 2000,
+    "replay.min_size": 200,
+    "replay.update_interval": 4,
+    "rollout.num_workers": 1,
+    "model.mlp_sizes": "8",
+    "total_steps": 300,
+}
+
+
+@pytest.fixture(scope="module")
+def _dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A dataset of twelve episodes of CartPole by random actions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
+        env = gymnasium.make("CartPole-v1")
+        env.action_space.seed(0)
+        episodes = []
+        for number in range(12):
+            observations, actions, rewards = [env.reset(seed=number)[0]], [], []
+            is_over = False
+            while not is_over:
+                actions.append(env.action_space.sample())
+                observation, reward, is_over, _, _ = env.step(actions[-1])
+                observations.append(observation)
+                rewards.append(float(reward))
+            ends = [False] * (len(rewards) - 1) + [True]
+            episodes.append(
+                EpisodeBuffer(
+                    id=number,
+                    observations=observations,
+                    actions=actions,
+                    rewards=rewards,
+                    terminations=ends,
+                    truncations=[False] * len(ends),
+                )
+            )
+        spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+        patch.setattr("warnings.warn", lambda *arguments, **names: None)  # of what the dataset does not name
+        minari.create_dataset_from_buffers("cartpole/test-v0", buffer=episodes, **spaces)
+        yield
+
+
+def test_a_run_learns_from_recorded_steps_from_its_beginning(tmp_path: Path) -> None:
+    settings = {**DQN, "replay.preload": "cartpole/test-v0", "replay.min_size": 250}
+    run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", quiet=True, **settings)
+    log = (run.dir / "run.log").read_text()
+    steps = int(log.split("the replay begins with ")[1].split(" ")[0].replace(",", ""))
+    assert 0 < read_dataset("cartpole/test-v0").total_steps - steps < 2 * 8 + 12
+    last = read_metrics(run.dir)[-1]
+    assert last["agent_steps"] == pytest.approx(300, abs=4), "recorded steps are not agent steps of the run"
+    assert last["replay/size"] == pytest.approx(300 + steps, abs=8)
+    # Without them, min_size would be missed.
+    assert last["sgd_steps"] == pytest.approx((300 - max(0, 250 - steps)) / 4, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "message"),
+    [
+        ("gym/CartPole-v1", {"replay.preload": "no/such-v0"}, "no dataset 'no/such-v0'.*cartpole/test-v0"),
+        ("gym/Acrobot-v1", {"replay.preload": "cartpole/test-v0"}, "its observations are of Box"),
+        ("gym/CartPole-v1", {"replay.preload": "cartpole/test-v0", "rollout_length": 1024}, "fewer than the 2048"),
+        (
+            "gym/CartPole-v1",
+            {"replay.preload": "cartpole/test-v0", "population.policies": 2, "num_envs": 4, "total_steps": 2000},
+            "learned by one policy",
+        ),
+    ],
+)
+def test_datasets_that_a_run_cannot_use(tmp_path: Path, env: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rollmill.train(env, run_dir=tmp_path, quiet=True, **{**DQN, **settings})
