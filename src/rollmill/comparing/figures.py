@@ -58,18 +58,21 @@ def _hue(place: int, count: int) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of matplotlib, in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=120, layout="constrained")
 
 
-def _tidy(axes: Any) -> None:
+def tidy(axes: Any) -> None:
+    """Give axes a faint grid, and no frame above and on the right."""
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _save(figure: Any, path: Path) -> Path:
+def save(figure: Any, path: Path) -> Path:
+    """Write a figure; returns the path."""
     figure.savefig(path)
     return path
 
@@ -103,12 +106,12 @@ def draw_curves(comparison: Comparison, env: str, path: Path) -> Path:
 
     style_of = _styles_of(comparison.labels)
     ranked = comparison.ranked(env)
-    figure = _figure(10.0, 4.2 + 0.2 * len(ranked))
+    figure = new_figure(10.0, 4.2 + 0.2 * len(ranked))
     by_steps, by_time = figure.subplots(1, 2, sharey=True)
     for axes, key, scale in ((by_steps, "agent_steps", 1.0), (by_time, "time_s", 60.0)):
         for label in ranked:
             _draw_method(axes, comparison.of(label, env), key, scale, style_of[label])
-        _tidy(axes)
+        tidy(axes)
     by_steps.set(xlabel="agent steps", ylabel="return")
     by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
     by_time.set(xlabel="minutes")
@@ -133,7 +136,7 @@ def draw_curves(comparison: Comparison, env: str, path: Path) -> Path:
         )
     _legend(figure, handles)
     figure.suptitle(env, fontweight="bold", parse_math=False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Path:
@@ -141,7 +144,7 @@ def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Pat
     from matplotlib.ticker import EngFormatter
 
     style_of = _styles_of(list(ratings))
-    figure = _figure(8.0, 4.2 + 0.05 * len(ratings))
+    figure = new_figure(8.0, 4.2 + 0.05 * len(ratings))
     axes = figure.subplots()
     handles = []
     for name, curve in ratings.items():
@@ -149,12 +152,12 @@ def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Pat
         handles += axes.plot(
             curve.x, curve.y, color=style.colour, linestyle=style.line, linewidth=1.8, label=_wrapped(name)
         )
-    _tidy(axes)
+    tidy(axes)
     axes.set(xlabel="agent steps of the policy", ylabel="rating")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _legend(figure, handles)
     figure.suptitle(title, fontweight="bold", parse_math=False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def draw_lineage(events: Sequence[PbtEvent], path: Path, *, title: str) -> Path:
@@ -171,7 +174,7 @@ def draw_lineage(events: Sequence[PbtEvent], path: Path, *, title: str) -> Path:
     numbers = list(dict.fromkeys(number for event in events for number in event.numbers))
     style_of, lane = _styles_of(names), {name: place for place, name in enumerate(names)}
     heights = [0.5 + 0.3 * len(names), 1.8, *(1.4 for _ in numbers)]
-    figure = _figure(8.0, 1.0 + sum(heights))
+    figure = new_figure(8.0, 1.0 + sum(heights))
     lanes, scores, *of_numbers = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     handles = []
     for name in names:
@@ -206,7 +209,7 @@ def draw_lineage(events: Sequence[PbtEvent], path: Path, *, title: str) -> Path:
     for axes, label in zip((scores, *of_numbers), ("objective", *numbers), strict=True):
         axes.set_ylabel(label, parse_math=False)
     for axes in (lanes, scores, *of_numbers):
-        _tidy(axes)
+        tidy(axes)
     for axes, number in zip(of_numbers, numbers, strict=True):
         values = [event.numbers[number] for event in events if number in event.numbers]
         if min(values) > 0 and max(values) > 2 * min(values):
@@ -216,7 +219,7 @@ def draw_lineage(events: Sequence[PbtEvent], path: Path, *, title: str) -> Path:
     bottom.xaxis.set_major_formatter(EngFormatter(sep=""))
     _legend(figure, handles)
     figure.suptitle(title, fontweight="bold", parse_math=False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def _draw_method(axes: Any, runs: list[ComparedRun], key: str, scale: float, style: Style) -> None:
@@ -247,7 +250,7 @@ def draw_scores(comparison: Comparison, env: str, found: Mapping[str, Estimate],
     """Return at the end of each run in one environment as a point, and each method's mean with its interval."""
     style_of = _styles_of(comparison.labels)
     ranked = [label for label in comparison.ranked(env) if label in found]
-    figure = _figure(10.0, 1.0 + 0.4 * max(1, len(ranked)))
+    figure = new_figure(10.0, 1.0 + 0.4 * max(1, len(ranked)))
     axes = figure.subplots()
     for place, label in enumerate(ranked):
         style, (value, low, high) = style_of[label], found[label]
@@ -260,14 +263,14 @@ def draw_scores(comparison: Comparison, env: str, found: Mapping[str, Estimate],
     axes.margins(x=0.05)
     axes.set_xlabel("return at the end")
     axes.set_title(env, fontweight="bold", parse_math=False)
-    _tidy(axes)
-    return _save(figure, path)
+    tidy(axes)
+    return save(figure, path)
 
 
 def draw_aggregates(found: Mapping[str, Mapping[str, Estimate]], path: Path) -> Path:
     """Each aggregate with its interval, a line for each method."""
     style_of = _styles_of(list(found))
-    figure = _figure(10.0, 1.2 + 0.35 * len(found))
+    figure = new_figure(10.0, 1.2 + 0.35 * len(found))
     for axes, name in zip(figure.subplots(1, len(AGGREGATES)), AGGREGATES, strict=True):
         for place, (label, of_method) in enumerate(found.items()):
             value, low, high = of_method[name]
@@ -280,13 +283,13 @@ def draw_aggregates(found: Mapping[str, Mapping[str, Estimate]], path: Path) -> 
         axes.margins(x=0.1)
         axes.set_title(_TITLES[name], fontsize="medium")
         axes.set_xlabel("human-normalised", fontsize="small")
-        _tidy(axes)
-    return _save(figure, path)
+        tidy(axes)
+    return save(figure, path)
 
 
 def draw_profiles(profiles: Mapping[str, Profile], path: Path) -> Path:
     """Share of runs that score more than tau, over tau."""
-    figure = _figure(6.0, 3.8 + 0.2 * len(profiles))
+    figure = new_figure(6.0, 3.8 + 0.2 * len(profiles))
     axes = figure.subplots()
     handles = []
     for (label, of_method), style in zip(profiles.items(), styles(len(profiles)), strict=True):
@@ -301,5 +304,5 @@ def draw_profiles(profiles: Mapping[str, Profile], path: Path) -> Path:
         axes.fill_between(of_method.scores, of_method.low, of_method.high, color=style.colour, alpha=0.12, linewidth=0)
     axes.set(xlabel="human-normalised score, tau", ylabel="share of runs with a score above tau", ylim=(-0.02, 1.02))
     _legend(figure, handles)
-    _tidy(axes)
-    return _save(figure, path)
+    tidy(axes)
+    return save(figure, path)

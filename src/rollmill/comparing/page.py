@@ -17,6 +17,13 @@ from rollmill.comparing.lineage import figures_of as figures_of_population
 from rollmill.comparing.markup import picture, whole_page
 from rollmill.comparing.method_curves import curve_notes
 from rollmill.comparing.populations import draw_rated_run, figures_of, population_section, rated_runs
+from rollmill.comparing.run_details import (
+    details_of,
+    details_section,
+    draw_details,
+    figures_of_details,
+    videos_section,
+)
 from rollmill.comparing.runs import Comparison, compare
 from rollmill.comparing.statistics import (
     AGGREGATES,
@@ -98,6 +105,10 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
     pictures_of_bred = [
         draw_population(each, folder / f"pbt-{number}.png") for number, each in enumerate(bred, start=1)
     ]
+    detailed = details_of(comparison)
+    pictures_of_details = [
+        draw_details(each, folder / f"run-{number}.png") for number, each in enumerate(detailed, start=1)
+    ]
     with_tasks = runs_of_tasks(comparison)
     pictures_of_tasks = [
         draw_tasks(each, folder / f"tasks-{number}.png") for number, each in enumerate(with_tasks, start=1)
@@ -110,9 +121,13 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
         figures["pbt"] = [figures_of_population(each) for each in bred]
     if with_tasks:
         figures["tasks"] = [figures_of_tasks(each) for each in with_tasks]
+    if detailed:
+        figures["details"] = [figures_of_details(each) for each in detailed]
     (folder / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     page = folder / PAGE
-    title = title or f"Comparison of {len(comparison.runs)} runs"
+    if not title:
+        number = len(comparison.runs)
+        title = f"Comparison of {number} runs" if number > 1 else f"A run of {comparison.runs[0].env}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for env in comparison.envs:
         parts += [scores_section(comparison, env, intervals[env]), *map(picture, pictures_of[env])]
@@ -125,6 +140,10 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
         parts += [population_section(each), picture(drawn_run)]
     for population, drawn_population in zip(bred, pictures_of_bred, strict=True):
         parts += [lineage_section(population), picture(drawn_population)]
+    for details, drawn_details in zip(detailed, pictures_of_details, strict=True):
+        parts.append(details_section(details))
+        parts += [] if drawn_details is None else [picture(drawn_details)]
+        parts.append(videos_section(details))
     page.write_text(whole_page(title, parts))
     drawn = (
         *(path for paths in pictures_of.values() for path in paths),
@@ -132,6 +151,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
         *pictures_of_tasks,
         *pictures_of_rated,
         *pictures_of_bred,
+        *(path for path in pictures_of_details if path is not None),
     )
     return Report(page, drawn, figures)
 

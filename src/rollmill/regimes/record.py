@@ -19,6 +19,7 @@ from typing import Self
 
 from rollmill.envs.config import EnvConfig
 from rollmill.regimes.ending import EndedBy
+from rollmill.runtime.machine import describe_machine
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import format_value
@@ -174,6 +175,7 @@ def _about_the_start(config: Config, ranks: Ranks, *, resume: bool) -> list[str]
         f"start: a {'resumed' if resume else 'new'} {config.regime.name} run of {config.env.name}, "
         f"pid {os.getpid()}{rank}",
         f"versions: Python {platform.python_version()}, {versions}; {platform.platform()}",
+        f"machine: {describe_machine()}",
         f"command: {shlex.join(sys.orig_argv)} (in {Path.cwd()})",
         f"settings that differ from the defaults: {', '.join(differing)}",
     ]
