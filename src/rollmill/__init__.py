@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rollmill.envs.registry import register_env
     from rollmill.evaluation.demonstrations import record
     from rollmill.evaluation.evaluate import evaluate
+    from rollmill.evaluation.hub import push
     from rollmill.evaluation.players import register_player
     from rollmill.evaluation.tournament import tournament
     from rollmill.evaluation.watch import watch
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "make_config",
     "plot_runs",
+    "push",
     "record",
     "register_admission",
     "register_algorithm",
@@ -69,6 +71,7 @@ _HOME = {
     "make_config": "rollmill.api",
     "train": "rollmill.api",
     "evaluate": "rollmill.evaluation.evaluate",
+    "push": "rollmill.evaluation.hub",
     "record": "rollmill.evaluation.demonstrations",
     "tournament": "rollmill.evaluation.tournament",
     "tune": "rollmill.tuning.tune",

@@ -476,9 +476,13 @@ def load(
     policy: str | None = None,
     task: str | None = None,
 ) -> Agent:
-    """The trained agent of a run; see :func:`rollmill.evaluation.agent.load`."""
+    """The trained agent of a run, or of ``hf://USER/NAME``; see :func:`rollmill.evaluation.agent.load`."""
     from rollmill.evaluation.agent import load as load_agent
 
+    if isinstance(run_dir, str) and run_dir.startswith("hf://"):
+        from rollmill.evaluation.hub import fetch
+
+        run_dir = fetch(run_dir)
     return load_agent(run_dir, checkpoint=checkpoint, device=device, trust=trust, policy=policy, task=task)
 
 

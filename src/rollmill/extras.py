@@ -21,6 +21,7 @@ EXTRAS: Final = {
     "ratings": ("openskill",),
     "report": ("rliable", "pandas<3"),
     "minari": ("minari[hdf5]",),
+    "hub": ("huggingface_hub",),
 }
 
 

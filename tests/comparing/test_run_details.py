@@ -79,14 +79,6 @@ def test_what_the_log_says_is_escaped(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in section
 
 
-def test_the_last_session_of_the_log_counts(tmp_path: Path) -> None:
-    line = "2026-01-01 INFO    [main] rollmill.run: {}\n"
-    texts = "command: first", "end: stopped", "command: second\0", "machine: m", "irrelevant", "end: finished: 3 of 3"
-    (tmp_path / "run.log").write_text("".join(line.format(text) for text in texts) + "command: not ours\n")
-    (found,) = details_of(Comparison((compared(tmp_path),)))
-    assert found.told == {"machine": "m", "command": "second\0", "end": "finished: 3 of 3"}
-
-
 def test_large_videos_and_links_are_not_embedded(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("of another place")
     (tmp_path / "linked.mp4").symlink_to(tmp_path / "secret")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rollmill import __version__
-from rollmill.cli import bench, envs, evaluate, plot, record, report, tournament, train, tune, verify, watch
+from rollmill.cli import bench, envs, evaluate, plot, push, record, report, tournament, train, tune, verify, watch
 from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Command, split_overrides
 from rollmill.cli.settings_help import settings_help
 from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
@@ -33,6 +33,7 @@ _COMMANDS: Final[tuple[Callable[[], Command], ...]] = (
     watch.make_command,
     tournament.make_command,
     record.make_command,
+    push.make_command,
     plot.make_command,
     report.make_command,
     verify.make_command,

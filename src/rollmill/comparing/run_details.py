@@ -13,6 +13,7 @@ from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.tables import table
 from rollmill.reporting.plots import curve_of
 from rollmill.roles import EVALUATOR, GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
+from rollmill.runtime.run_log import last_lines
 
 MOST_RUNS = 12
 """Of a comparison of more runs, none is shown in detail."""
@@ -20,9 +21,7 @@ MOST_RUNS = 12
 _ROLES = (LEARNER, GRADIENT_LEARNER, POLICY_WORKER, ROLLOUT_WORKER, EVALUATOR)
 _WAITING = "#d9d9d9"
 _LEAST_SHARE = 0.04  # of a bar, to have its name in it
-_LOG = "run.log"
-_TOLD = ("machine: ", "versions: ", "command: ", "settings that differ from the defaults: ", "end: ")
-_LONGEST_LINE = 2000
+_TOLD = ("machine", "versions", "command", "settings that differ from the defaults", "end")
 _LARGEST_VIDEO = 6 * 2**20
 
 
@@ -47,9 +46,11 @@ def details_of(comparison: Comparison) -> list[RunDetails]:
     """Return the details of each run; none if there are more than :data:`MOST_RUNS`."""
     if len(comparison.runs) > MOST_RUNS:
         return []
-    return [
-        RunDetails(run, shares_of(run.records), _told(run.path / _LOG), _videos(run.path)) for run in comparison.runs
-    ]
+    return [_details_of(run) for run in comparison.runs]
+
+
+def _details_of(run: ComparedRun) -> RunDetails:
+    return RunDetails(run, shares_of(run.records), last_lines(run.path, _TOLD), _videos(run.path))
 
 
 def shares_of(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -176,21 +177,6 @@ def figures_of_details(details: RunDetails) -> dict[str, Any]:
         "log": dict(details.told),
         "videos": [str(path.relative_to(details.run.path)) for path in details.videos],
     }
-
-
-def _told(path: Path) -> dict[str, str]:
-    """Read what the log tells about the last session; empty without a log."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    found: dict[str, str] = {}
-    for line in lines:
-        _, mark, text = line.partition("rollmill.run: ")
-        for name in _TOLD:
-            if mark and text.startswith(name):
-                found[name.strip(": ")] = text[len(name) :][:_LONGEST_LINE]
-    return {name.strip(": "): found[name.strip(": ")] for name in _TOLD if name.strip(": ") in found}
 
 
 def _videos(run_dir: Path) -> list[Path]:

@@ -1,0 +1,206 @@
+"""Publishing an agent on the Hugging Face Hub, and fetching one (https://huggingface.co/docs/hub)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollmill.envs.errors import MissingExtra
+from rollmill.evaluation.evaluate import EvaluationResult, evaluate
+from rollmill.evaluation.model_card import CardFacts, model_card
+from rollmill.evaluation.saved_spaces import SPACES_FILE
+from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot
+from rollmill.extras import install_command
+from rollmill.runtime.run_log import last_lines
+from rollmill.runtime.signed_files import read_signed
+from rollmill.storage.checkpoint_file import encode_checkpoint
+
+SCHEME = "hf://"
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_CARD, _VIDEO, _RESULT = "README.md", "replay.mp4", "results.json"
+_MOST_SETTINGS = 60
+
+
+class HubError(RuntimeError):
+    """The Hub, or the package that talks to it, refused a request."""
+
+
+class Published(NamedTuple):
+    """A published agent.
+
+    Attributes:
+        name: ``USER/NAME``.
+        url: Of its page.
+        result: The evaluation that its card tells.
+    """
+
+    name: str
+    url: str
+    result: EvaluationResult
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtra(
+            f"the Hugging Face Hub needs the package huggingface_hub ({error}): {install_command('hub')}"
+        ) from error
+    return huggingface_hub
+
+
+def _endpoint() -> str | None:
+    """Another server than huggingface.co, as the package itself takes it."""
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def check_name(name: str) -> str:
+    """Return a repository's name.
+
+    Raises:
+        HubError: It is none.
+    """
+    if not _NAME.fullmatch(name):
+        raise HubError(f"{name!r} is no name of a repository: give USER/NAME")
+    return name
+
+
+def write_folder(folder: Path, name: str, run_dir: Path, snapshot: Snapshot, result: EvaluationResult) -> None:
+    """Write what is published: the network, its settings and spaces, the evaluation, and the card.
+
+    The network is stored without optimisers and without states of environments.
+
+    Args:
+        folder: Where to; a video ``replay.mp4`` may be there already.
+        name: Of the repository.
+        run_dir: Directory of the policy that is published.
+        snapshot: Its network.
+        result: The evaluation of this network.
+    """
+    saved, _ = read_signed(run_dir / "config.json")
+    (folder / "config.json").write_text(json.dumps(saved, indent=2) + "\n")
+    if (run_dir / SPACES_FILE).is_file():
+        shutil.copyfile(run_dir / SPACES_FILE, folder / SPACES_FILE)
+    state = {"model": snapshot.weights, "counters": {"agent_steps": snapshot.agent_steps}}
+    (folder / "checkpoints").mkdir()
+    file = folder / "checkpoints" / f"checkpoint_000001_steps_{snapshot.agent_steps:012d}_end.pt"
+    file.write_bytes(encode_checkpoint(state, snapshot.agent_steps, result.mean, "evaluation_return"))
+    told = {**result.to_dict(), "checkpoint": snapshot.checkpoint.name, "video": None}
+    (folder / _RESULT).write_text(json.dumps(told, indent=2) + "\n")
+    has_video = (folder / _VIDEO).is_file()
+    (folder / _CARD).write_text(model_card(_facts(name, run_dir, snapshot, saved, result, has_video=has_video)))
+
+
+def _facts(
+    name: str, run_dir: Path, snapshot: Snapshot, saved: dict[str, Any], result: EvaluationResult, *, has_video: bool
+) -> CardFacts:
+    told = last_lines(run_dir, ("versions", "command", "settings that differ from the defaults"))
+    differing = told.get("settings that differ from the defaults", "").split(", ")
+    settings = dict(part.partition("=")[::2] for part in differing if "=" in part)
+    return CardFacts(
+        name=name,
+        algorithm=snapshot.algorithm.algorithm,
+        regime=str(saved.get("regime", "")),
+        result=result,
+        command=told.get("command", "").rpartition(" (in ")[0],
+        versions=told.get("versions", ""),
+        settings=dict(list(settings.items())[:_MOST_SETTINGS]),
+        has_video=has_video,
+    )
+
+
+def push(
+    run_dir: Path | str,
+    name: str,
+    *,
+    checkpoint: str | Path = "latest",
+    policy: str | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    deterministic: bool | None = None,
+    video: bool = True,
+    private: bool = False,
+    trust: bool = False,
+) -> Published:
+    """Publish a run's agent on the Hugging Face Hub, with a card that tells how good it is.
+
+    Log in first (``hf auth login``, or the environment variable ``HF_TOKEN``).
+
+    Args:
+        run_dir: Directory of a run, finished or not.
+        name: Of the repository, ``USER/NAME``; made if it does not exist, and otherwise updated.
+        checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
+        policy: In a run with several policies, the one to publish.
+        episodes: Of the evaluation that the card tells.
+        seed: Keys the evaluation.
+        deterministic: As in ``Agent.act``.
+        video: Whether to film an episode.
+        private: Whether a new repository is visible to its owner alone.
+        trust: Whether to execute code that the directory names even if this user's runs did not write it.
+
+    Raises:
+        HubError: The name is none, or the Hub refuses it.
+        MissingExtra: huggingface_hub is not installed.
+        NoRunError: There is no such run or checkpoint.
+        UntrustedError: The directory names such code, without ``trust``.
+    """
+    library = _library()
+    check_name(name)
+    with tempfile.TemporaryDirectory(prefix="rollmill-push-") as made:
+        folder = Path(made)
+        source = folder_of_policy(run_dir, policy)
+        snapshot = read_snapshot(source, checkpoint)
+        result = evaluate(
+            source,
+            episodes=episodes,
+            seed=seed,
+            deterministic=deterministic,
+            checkpoint=snapshot.checkpoint,
+            video=folder / _VIDEO if video else None,
+            trust=trust,
+        )
+        write_folder(folder, name, source, snapshot, result)
+        api = library.HfApi(endpoint=_endpoint())
+        try:
+            api.create_repo(name, private=private, exist_ok=True)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message="Publish an agent of Rollmill")
+        except (OSError, ValueError, RuntimeError) as error:  # its errors are OSErrors or ValueErrors
+            raise HubError(
+                f"the Hub does not take {name}: {error}. Log in with a token that may write (hf auth login, or "
+                "HF_TOKEN)"
+            ) from error
+    return Published(name, f"{api.endpoint}/{name}", result)
+
+
+def fetch(address: str) -> Path:
+    """Download a published agent, or find it in the cache.
+
+    Args:
+        address: ``hf://USER/NAME``, with ``@REVISION`` for a branch, a tag or a commit.
+
+    Returns:
+        A run directory, which is not to be written to.
+
+    Raises:
+        HubError: There is none, or it cannot be reached.
+        MissingExtra: huggingface_hub is not installed.
+    """
+    library = _library()
+    name, _, revision = address.removeprefix(SCHEME).partition("@")
+    check_name(name)
+    try:
+        return Path(
+            library.snapshot_download(
+                name,
+                revision=revision or None,
+                allow_patterns=["config.json", SPACES_FILE, "checkpoints/*.pt"],
+                endpoint=_endpoint(),
+            )
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise HubError(f"{address} cannot be fetched from the Hugging Face Hub: {error}") from error

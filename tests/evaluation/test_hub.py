@@ -1,0 +1,91 @@
+"""Agents that are published and fetched, with the real client and a stand-in for the Hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.evaluation.hub_server import Hub, hub
+
+import rollmill
+from rollmill.cli.program import main
+from rollmill.evaluation.hub import HubError, fetch, push
+from rollmill.storage.checkpoint_file import load_checkpoint
+
+pytest.importorskip("huggingface_hub")
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "rollout_length": 8,
+    "learner.batch_size": 64,
+    "learner.minibatches": 1,
+    "rollout.num_workers": 1,
+    "model.mlp_sizes": "8",
+    "total_steps": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> rollmill.Run:
+    return rollmill.train("gym/CartPole-v1", run_dir=tmp_path_factory.mktemp("run"), quiet=True, **SMALL)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    with hub() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield server
+
+
+def test_a_published_agent_acts_as_before(run: rollmill.Run, server: Hub) -> None:
+    found = push(run.dir, "me/agent", episodes=3, video=False, private=True)
+    assert found.url == f"{server.url}/me/agent"
+    assert server.created[0].get("visibility") == "private" or server.created[0].get("private") is True
+    assert sorted(server.files) == [
+        "README.md",
+        f"checkpoints/checkpoint_000001_steps_{run.agent_steps:012d}_end.pt",
+        "config.json",
+        "results.json",
+        "spaces.json",
+    ]
+    assert f"{found.result.mean:,.2f}" in server.files["README.md"].decode()
+    assert "signature" not in json.loads(server.files["config.json"])
+    agent, published = rollmill.load(run.dir), rollmill.load("hf://me/agent")
+    observations = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    assert np.array_equal(agent.act(observations, deterministic=True), published.act(observations, deterministic=True))
+    assert published.snapshot.agent_steps == run.agent_steps
+
+
+def test_neither_optimisers_nor_states_of_environments_are_published(run: rollmill.Run, server: Hub) -> None:
+    push(run.dir, "me/agent", episodes=1, video=False)
+    (file,) = (fetch("hf://me/agent@main") / "checkpoints").iterdir()
+    assert set(load_checkpoint(file)) == {"model", "counters"}
+
+
+def test_the_command_publishes(run: rollmill.Run, server: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["push", str(run.dir), "me/agent", "--episodes", "2", "--no-video", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["url"] == f"{server.url}/me/agent"
+
+
+@pytest.mark.parametrize("name", ["agent", "me/agent/x", "", "me/../x", "me/a b"])
+def test_names_that_no_repository_has(run: rollmill.Run, server: Hub, name: str) -> None:
+    with pytest.raises(HubError, match="give USER/NAME"):
+        push(run.dir, name, episodes=1, video=False)
+
+
+def test_a_hub_that_refuses_says_so(run: rollmill.Run, server: Hub) -> None:
+    server.refuses = True
+    with pytest.raises(HubError, match=r"(?s)does not take me/agent.*Log in"):
+        push(run.dir, "me/agent", episodes=1, video=False)
+
+
+def test_an_agent_that_does_not_exist_is_named(server: Hub) -> None:
+    with pytest.raises(HubError, match="hf://me/nothing cannot be fetched"):
+        rollmill.load("hf://me/nothing")
