@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow chaos check bench bench-peers clean
+.PHONY: help install train test test-slow chaos check bench bench-peers docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -50,5 +50,12 @@ bench: install  ## measure this machine: ring, simulation, sampler, training
 bench-peers: install  ## compare the speed with other systems; ENV=atari, cartpole or vizdoom
 	$(BIN)/python benchmarks/peers.py --env $(or $(ENV),atari)
 
+# The packages of the extra alone: installing Rollmill again would compile it again.
+DOCS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])
+
+docs: install  ## build the documentation as a site, in site/; any warning is an error
+	$(BIN)/pip install --quiet -c constraints.txt $$($(BIN)/python -c '$(DOCS)')
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:  ## remove what was built
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build site .mypy_cache .ruff_cache .pytest_cache

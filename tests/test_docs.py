@@ -1,18 +1,27 @@
-"""The documentation: every relative link resolves, and the README stays a landing page."""
+"""The documentation: links resolve, pages are listed, and settings and metrics are those of the code."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import operator
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import rollmill
+from rollmill.cli.program import make_commands
+from rollmill.settings.config import Config
+from rollmill.settings.options import list_options
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PAGES = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")])
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_DOCS = _ROOT / "docs"
+_KEYS = {option.key for option in list_options(Config)}
 
 
 def _anchors(page: Path) -> set[str]:
@@ -37,15 +46,32 @@ def test_every_relative_link_resolves(page: Path) -> None:
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in _anchors(target)):
+        if not target.exists() or (anchor and target.suffix == ".md" and not _has_anchor(target, anchor)):
             broken.append(link)
     assert not broken
 
 
+def _has_anchor(page: Path, anchor: str) -> bool:
+    """Whether a page has an anchor; those of a generated part are checked when the site is built."""
+    return anchor in _anchors(page) or "<!-- generated: " in page.read_text()
+
+
 def test_every_page_of_the_documentation_is_in_its_index() -> None:
-    index = (_ROOT / "docs" / "index.md").read_text()
-    pages = [page.name for page in (_ROOT / "docs").glob("*.md") if page.name != "index.md"]
-    assert [name for name in pages if f"]({name})" not in index] == []
+    index = (_DOCS / "index.md").read_text()
+    assert [name for name in _pages() if f"]({name})" not in index] == []
+
+
+def test_every_page_of_the_documentation_is_in_the_navigation_of_the_site() -> None:
+    navigation = (_ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\ntheme:")[0]
+    listed = re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert {name for name in listed if not name.startswith("source/")} == {*_pages(), "index.md", "journal/2026-11.md"}
+
+
+def _pages() -> list[str]:
+    """The pages besides the index and the months of the journal."""
+    found = [page.relative_to(_DOCS).as_posix() for page in _DOCS.rglob("*.md")]
+    return [name for name in found if name != "index.md" and not re.match(r"journal/\d", name)]
 
 
 def test_the_readme_is_a_landing_page() -> None:
@@ -61,3 +87,89 @@ def test_the_walk_names_functions_that_exist_and_never_goes_back() -> None:
     for file, name in steps:
         module = importlib.import_module("rollmill." + file.removesuffix(".py").replace("/", "."))
         assert callable(operator.attrgetter(name)(module)), f"{file} has no {name}"
+
+
+def _hook(name: str) -> ModuleType:
+    """A module of the site's hooks, which no package contains."""
+    spec = importlib.util.spec_from_file_location(name, _DOCS / "_hooks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_setting_is_on_the_page_of_settings_with_its_default_and_text() -> None:
+    page = _hook("reference").settings()
+    entries = dict(re.findall(r"^\[`([^`]+)`\]\(#\1\)\{ #\1 \}\n:   (.*?)(?=\n\n\S|\Z)", page, re.M | re.S))
+    assert entries.keys() == _KEYS - {"preset"}
+    for option in list_options(Config):
+        if option.key != "preset":
+            assert (f"default `{option.default}`" if option.default else "empty by default") in entries[option.key]
+            assert len(entries[option.key].split("\n\n")) == 2, f"{option.key} has no text"
+    assert "a finite number above 0" in entries["learner.clip_range"]
+    assert "``" not in page
+
+
+def test_every_command_and_option_is_on_the_page_of_commands() -> None:
+    page = _hook("reference").commands()
+    for name, command in make_commands().items():
+        part = page.partition(f"## `rollmill {name}`")[2].partition("\n## ")[0]
+        options = {option for option in command.options if option not in ("-h", "--help")}
+        assert {option for option in options if not re.search(rf"^\[`{option}[ `]", part, re.MULTILINE)} == set()
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    named = re.findall(r"^::: (\S+)$", _hook("reference").api(), re.MULTILINE)
+    assert {name.rpartition(".")[2] for name in named} >= set(rollmill.__all__)
+    for path in named:
+        module, _, name = path.rpartition(".")
+        assert getattr(importlib.import_module(module), name).__doc__
+
+
+def test_settings_side_by_side_are_those_of_the_presets() -> None:
+    table = _hook("reference").presets()
+    rows = {cells[0].strip("` "): cells[1:] for cells in (line.strip("|").split(" | ") for line in table.splitlines())}
+    assert [cell.strip() for cell in rows["setting"]] == ["ppo", "impala", "dqn", "ddpg", "td3", "sac"]
+    assert [cell.strip(" `") for cell in rows["regime"]] == ["async"] * 2 + ["replay"] * 4
+    assert "learner.gae_lambda" in rows
+    assert "rollout.num_workers" not in rows, "the algorithms have the same value"
+
+
+def test_links_that_leave_the_documentation_lead_to_pages_of_the_site() -> None:
+    links = _hook("links")
+    text = "[a](../ARCHITECTURE.md#a-walk) `[b](../c)` [d](metrics.md) [e](../examples/) [f](https://g.h)\n"
+    fence = "```\n[not](../README.md)\n```\n"
+    expected = "[a](source/ARCHITECTURE.md#a-walk) `[b](../c)` [d](metrics.md) [e](source/examples/index.md) [f](https://g.h)\n"
+    assert links.rewrite(text + fence, "index.md") == expected + fence
+    assert links.rewrite("[a](docs/replay.md)", "source/ARCHITECTURE.md") == "[a](../replay.md)"
+    script = _ROOT / "examples" / "vmpo.py"
+    assert links.source_uri(script) == "source/examples/vmpo.py.md"
+    assert script.read_text() in links.source_page(script)
+    assert "[`vmpo.py`](vmpo.py)" in links.source_page(script.parent)
+
+
+def test_llms_txt_has_a_line_for_each_page() -> None:
+    llms = _hook("llms")
+    lines = llms.described((_DOCS / "index.md").read_text(), "index.md")
+    assert lines["replay.md"].startswith("how off-policy algorithms collect")
+    assert set(_pages()) - lines.keys() == set(), "docs/index.md says of each page what it is about"
+    assert llms.first_sentence("# Title\n\n```\ncode\n```\n\nFirst [one](a.md). Second.") == "First one."
+    entries = [llms.Entry("", "Home", "index.md", ""), llms.Entry("Guides", "Faults", "faults.md", "What fails.")]
+    assert llms.index("N", "D", entries) == (
+        "# N\n\n> D\n\n## Start\n\n- [Home](index.md)\n\n## Guides\n\n- [Faults](faults.md): What fails.\n"
+    )
+
+
+def test_settings_that_pages_name_exist() -> None:
+    sections = {key.partition(".")[0] for key in _KEYS if "." in key}
+    pattern = re.compile(rf"`((?:{'|'.join(sections)})\.[a-z_]+(?:\.[a-z_]+)?)[`=]")
+    mappings = ("env.kwargs.", "learner.reward_weights.", "policy.", "pbt.limits.", "model.entry_encoders.")
+    other_code = {"env.agents", "env.step", "pbt.jsonl", "replay.nbytes"}
+    named = {
+        key
+        for page in _DOCS.rglob("*.md")
+        if page.parent.name != "journal"
+        for key in pattern.findall(page.read_text())
+    }
+    assert {key for key in named - _KEYS - other_code if not key.startswith(mappings)} == set()

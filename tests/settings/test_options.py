@@ -362,7 +362,11 @@ def test_the_real_configuration_is_documented_and_survives_json() -> None:
 
     config = Config(env=EnvConfig(name="gym/CartPole-v1", kwargs={"size": (1, 2)}))
     assert from_json(Config, json.dumps(to_json(config), allow_nan=False)) == config
-    assert [option.key for option in list_options(Config) if not option.doc] == []
+    options = {option.key: option for option in list_options(Config)}
+    assert [key for key, option in options.items() if not option.doc] == []
+    assert options["learner.clip_range"].allowed == "a finite number above 0"
+    assert options["learner.max_policy_lag"].allowed == "an integer of at least 0"
+    assert options["debug_poison"].allowed == ""
 
 
 # ------------------------------------------------------------------------------------------------------------- unions
@@ -512,7 +516,7 @@ def test_files_may_hold_the_keys_of_other_members() -> None:
 
 def test_the_help_lists_members_under_their_tag() -> None:
     options = {option.key: option for option in list_options(Run)}
-    assert options["pace"][1:] == ("free or exact", "free", "The pace.", "")
+    assert options["pace"][1:] == ("free or exact", "free", "The pace.", "", "")
     assert (options["lag"].members, options["num_slots"].members) == ("pace=exact", "pace=free")
     assert options["far.tau"].members == "part.method=far"
     assert (options["part.discount"].members, options["part.clip"].members) == ("", "part.method=near")

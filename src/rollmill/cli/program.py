@@ -95,8 +95,13 @@ def _print_environment_traceback(error: Exception) -> None:
         traceback.print_exception(error.__cause__)
 
 
+def make_commands() -> dict[str, Command]:
+    """Make all commands, by name, in the order of the help."""
+    return {command.name: command for command in (make() for make in _COMMANDS)}
+
+
 def _dispatch(argv: list[str]) -> int:
-    commands = {command.name: command for command in (make() for make in _COMMANDS)}
+    commands = make_commands()
     parser = _parser(commands)
     if not argv or argv[0] not in commands:
         if argv and not argv[0].startswith("-"):

@@ -56,6 +56,7 @@ class Option(NamedTuple):
         default: Default value in the form the command line takes; ``"required"`` where there is none.
         doc: The field's text in its dataclass's ``Attributes`` section, in one line; empty where it has none.
         members: The members of a tagged union that have it, as ``"regime=lockstep"``; empty where all have.
+        allowed: What its rule allows, in words; empty where the type says it all.
     """
 
     key: str
@@ -63,6 +64,7 @@ class Option(NamedTuple):
     default: str
     doc: str
     members: str = ""
+    allowed: str = ""
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -325,6 +327,7 @@ class _Field(NamedTuple):
         classes: The dataclass, or the members of the union; empty for a value.
         default: Its default value; ``dataclasses.MISSING`` where there is none.
         is_tag: Whether it is the tag of a union's member.
+        allowed: What its rule allows, in words; empty without a rule.
     """
 
     name: str
@@ -333,6 +336,7 @@ class _Field(NamedTuple):
     classes: tuple[type[DataclassInstance], ...]
     default: Any
     is_tag: bool
+    allowed: str
 
 
 @functools.cache
@@ -348,7 +352,9 @@ def _fields(cls: type[DataclassInstance], prefix: str) -> tuple[_Field, ...]:
         members = _members(hints[field.name])
         classes = tuple(m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m))
         key = key_of(cls, field.name, prefix)
-        rows.append(_Field(field.name, key, hints[field.name], classes, default, "is_tag" in field.metadata))
+        rule = field.metadata.get("rule")
+        allowed = rule.text if rule is not None else ""
+        rows.append(_Field(field.name, key, hints[field.name], classes, default, "is_tag" in field.metadata, allowed))
     return tuple(rows)
 
 
@@ -422,7 +428,8 @@ def _options(cls: type[DataclassInstance], prefix: str, default: object = None) 
         value = getattr(default, field.name) if isinstance(default, cls) else field.default
         if not field.classes:
             shown = "required" if value is dataclasses.MISSING else format_value(value)
-            yield Option(field.key, type_name(field.annotation), shown, docs.get(field.name, ""))
+            kind = type_name(field.annotation)
+            yield Option(field.key, kind, shown, docs.get(field.name, ""), allowed=field.allowed)
         elif len(field.classes) == 1:
             yield from _options(field.classes[0], f"{field.key}.", value)
         else:
