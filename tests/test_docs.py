@@ -8,19 +8,23 @@ import operator
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import rollmill
 from rollmill.cli.program import make_commands
+from rollmill.reporting.metric_table import METRICS
 from rollmill.settings.config import Config
-from rollmill.settings.options import list_options
+from rollmill.settings.option_values import format_value
+from rollmill.settings.options import flatten, list_options
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PAGES = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")])
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _DOCS = _ROOT / "docs"
+_ALGORITHMS = sorted(page for page in _DOCS.glob("algorithms/*.md") if page.name != "index.md")
 _KEYS = {option.key for option in list_options(Config)}
 
 
@@ -159,6 +163,37 @@ def test_llms_txt_has_a_line_for_each_page() -> None:
     assert llms.index("N", "D", entries) == (
         "# N\n\n> D\n\n## Start\n\n- [Home](index.md)\n\n## Guides\n\n- [Faults](faults.md): What fails.\n"
     )
+
+
+def _tables(page: Path, mark: str) -> list[tuple[list[str], list[list[str]]]]:
+    """The words and the rows of each table after a comment ``<!-- MARK: WORDS -->``."""
+    found = re.findall(rf"^<!-- {mark}: (.*) -->\n\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE)
+    return [
+        (words.split(), [[cell.strip() for cell in row.strip("|\n").split(" | ")] for row in table.splitlines()[2:]])
+        for words, table in found
+    ]
+
+
+@pytest.mark.parametrize("page", _ALGORITHMS, ids=lambda page: page.stem)
+def test_settings_of_an_algorithms_page_are_those_of_its_preset(page: Path) -> None:
+    tables = _tables(page, "settings")
+    assert tables or page.stem == "recurrent-dqn"
+    for (preset, *algo), rows in tables:
+        config: dict[str, Any] = flatten(rollmill.make_config(preset, algo=algo[0] if algo else None))
+        values = {key.strip("`"): value.strip("`") for key, value, _ in rows}
+        assert {key: format_value(config[key]) for key in values} == values
+
+
+@pytest.mark.parametrize("page", _ALGORITHMS, ids=lambda page: page.stem)
+def test_an_algorithms_page_explains_every_loss_that_it_reports(page: Path) -> None:
+    [((algo,), rows)] = _tables(page, "losses")
+    regime = "async" if algo in ("ppo", "impala") else "replay"
+    reported = [metric for metric in METRICS["Losses"] if regime in metric.regimes]
+    if regime == "async":
+        names = {m.name for m in reported}
+    else:
+        names = {m.name for m in reported if "with" not in m.when or algo.upper() in m.when}
+    assert {key.strip("`") for key, _, _ in rows} == names
 
 
 def test_settings_that_pages_name_exist() -> None:
