@@ -47,6 +47,9 @@ class Callback:
     def on_checkpoint(self, run: LiveRun, path: Path) -> None:
         """Called after a checkpoint was written.
 
+        The first one holds the network before anything is learned. The run cannot be loaded then: ``run.metrics`` is
+        empty, and ``config.json`` is written with the first row of metrics.
+
         Args:
             run: The run.
             path: The file, which a later checkpoint may replace.
