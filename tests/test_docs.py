@@ -208,3 +208,10 @@ def test_settings_that_pages_name_exist() -> None:
         for key in pattern.findall(page.read_text())
     }
     assert {key for key in named - _KEYS - other_code if not key.startswith(mappings)} == set()
+
+
+def test_foreign_names_of_the_page_on_migration_lead_to_settings() -> None:
+    rows = re.findall(r"^\| (.*?) \| (.*?) \| .*\|$", (_DOCS / "migration.md").read_text(), re.MULTILINE)
+    ours = {key for _, here in rows for key in re.findall(r"`([a-z_.]+)`", here)}
+    assert len(ours & _KEYS) > 70
+    assert {key for key in ours if key not in _KEYS} <= {"run_dir", "enjoy", "vtrace"}
