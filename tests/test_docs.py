@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import operator
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -163,6 +166,25 @@ def test_llms_txt_has_a_line_for_each_page() -> None:
     assert llms.index("N", "D", entries) == (
         "# N\n\n> D\n\n## Start\n\n- [Home](index.md)\n\n## Guides\n\n- [Faults](faults.md): What fails.\n"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    pages = {page.relative_to(tmp_path).as_posix(): page.read_text() for page in tmp_path.rglob("*.html")}
+    assert {f"{name.removesuffix('.md')}.html" for name in _pages()} <= pages.keys()
+    loaded = re.compile(r"<(?:script|link|img|video|iframe)\b[^>]*(?:src|href)=.?https?://")
+    assert [name for name, html in pages.items() if loaded.search(html)] == []
+    assert "<!-- generated" not in "".join(pages.values())
+    assert 'id="learner.clip_range"' in pages["reference/settings.html"]
+    assert 'id="rollmill.api.train"' in pages["reference/api.html"]
+    assert (tmp_path / "llms.txt").read_text().startswith("# Rollmill")
 
 
 def _tables(page: Path, mark: str) -> list[tuple[list[str], list[list[str]]]]:
