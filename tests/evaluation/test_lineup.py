@@ -83,3 +83,26 @@ def test_what_cannot_play_is_refused(run_dir: Path) -> None:
 def test_one_player_plays_everything() -> None:
     lineup = Lineup(players=[], agents=[], box="clip", group_size=None)
     np.testing.assert_array_equal(lineup.who(3), [0, 0, 0])
+
+
+class Guestbook(Crowd):
+    """cid, who may act by its possible_agents, never does, and bob only in every second episode."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed, options)
+        self.comes = -1
+        self.agents = AGENTS[: 1 + self.episode % 2]
+        return self._seen(self.agents), {agent: {} for agent in self.agents}
+
+
+@pytest.mark.parametrize("limit", [None, 50])
+def test_agents_that_do_not_act_in_an_episode_are_not_waited_for(limit: int | None, tmp_path: Path) -> None:
+    register_env("test/guestbook", Guestbook)
+    run = rollmill.train("test/guestbook", run_dir=tmp_path / "run", quiet=True, total_steps=200, **SMALL)
+    calls = iter(range(1_000))
+    result = evaluate(
+        run.dir, episodes=9, num_envs=2, max_episode_steps=limit, is_stop_wanted=lambda: next(calls) > 900
+    )
+    # Environments have five episodes and four, of which bob plays the second and the fourth one.
+    assert len(result.returns) == 9 + 4
+    assert result.to_dict()["episodes"] == 13

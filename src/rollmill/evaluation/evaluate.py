@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, rows_of_group
 from rollmill.envs.space_data import SavedSpaces, decode_spaces
+from rollmill.envs.views import AgentRows
 from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.lineup import Lineup, has_roles, lineup_of_agent, lineup_of_run
-from rollmill.evaluation.rows import play
+from rollmill.evaluation.rows import Absences, play
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import mean_interval
@@ -177,7 +178,8 @@ def evaluate(
 
     Args:
         run_dir: Directory of a run, finished or not.
-        episodes: Number of complete episodes; with several agents, of each.
+        episodes: Number of complete episodes; with several agents, of each. An agent that does not act in one of them
+            adds no return.
         seed: Keys the environments and the sampling of actions; distinct from every seed used in training.
         deterministic: As in ``Agent.act``.
         video: Also record one more episode in this mp4 file.
@@ -302,7 +304,7 @@ def _evaluate_task(
     group = make_group(of_task, len(quota), seeds, box=snapshot.box_actions, agents=spec.agents)
     group = shown_as_task(group, spec, task)
     # Every agent of an environment is a row, and plays as many episodes as the environment.
-    quota = tuple(int(number) for number in np.repeat(quota, spec.rows_per_env))
+    due: list[int] = np.repeat(quota, spec.rows_per_env).tolist()
     episodes *= spec.rows_per_env
     try:
         if lineup is None:
@@ -312,12 +314,13 @@ def _evaluate_task(
             agent = Agent(snapshot, spaces.observation, spaces.action, device=how.device, seed=seed)
             lineup = lineup_of_agent(agent, deterministic=how.deterministic)
         who = lineup.who(group.num_rows)
-        returns: list[list[float]] = [[] for _ in quota]
-        lengths: list[list[int]] = [[] for _ in quota]
+        returns: list[list[float]] = [[] for _ in due]
+        lengths: list[list[int]] = [[] for _ in due]
         missing = episodes
-        going_on = np.zeros(len(quota), np.int64)
+        going_on = np.zeros(len(due), np.int64)
         started = time.perf_counter()
         steps = play(lineup.players, who, group, spec)
+        absences = Absences(cast("AgentRows", group), len(spec.agents)) if spec.agents else None
         while missing:
             if how.is_stop_wanted():
                 raise EvaluationInterruptedError(f"{missing} of {episodes} episodes were not played")
@@ -331,9 +334,14 @@ def _evaluate_task(
                     "max_episode_steps), or train with --env.max-episode-steps"
                 )
             for row in np.flatnonzero(outcome.episode_length):
-                if len(returns[row]) < quota[row]:
+                if len(returns[row]) < due[row]:
                     returns[row].append(float(outcome.episode_return[row]))
                     lengths[row].append(int(outcome.episode_length[row]))
+                    missing -= 1
+            for absent in absences.rows(outcome.episode_length > 0) if absences is not None else ():
+                going_on[absent] = 0
+                if len(returns[absent]) < due[absent]:
+                    due[absent] -= 1
                     missing -= 1
         seconds = time.perf_counter() - started
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.envs.views import Array, Group, ObservationView, OutcomeView, own_views
+from rollmill.envs.views import AgentRows, Array, Group, ObservationView, OutcomeView, own_views
 from rollmill.evaluation.players import Player
 from rollmill.specs import ActionSpec, EnvSpec
 
@@ -29,6 +29,35 @@ def play(players: Sequence[Player], who: NDArray[np.int64], group: Group, spec: 
         player.begin()
     group.reset(observation)
     return _steps(players, [who == index for index in range(len(players))], group, spec, observation, outcome)
+
+
+class Absences:
+    """Finds agents that did not act in an episode of their environment, whose end there is nothing to wait for.
+
+    Args:
+        group: The environments, which have been reset and not stepped.
+        agents: Agents of each.
+    """
+
+    def __init__(self, group: AgentRows, agents: int) -> None:
+        self._group = group
+        self._begun = group.episodes.copy()
+        self._ended = np.zeros((len(self._begun), agents), bool)
+
+    def rows(self, ended: NDArray[np.bool_]) -> list[int]:
+        """Return the rows of agents that were absent from the episodes that are over with a step.
+
+        Args:
+            ended: bool ``[rows]``, agents whose episode ended in the step; called for every one.
+        """
+        self._ended |= ended.reshape(self._ended.shape)
+        is_over = (self._group.episodes > self._begun) | self._group.resets_next
+        # An episode that is reset in the next step is over twice, but its agents have ended once.
+        is_over &= self._ended.any(axis=1)
+        found: list[int] = np.flatnonzero(is_over[:, None] & ~self._ended).tolist()
+        self._ended[is_over] = False
+        self._begun = self._group.episodes.copy()
+        return found
 
 
 def _steps(
