@@ -209,3 +209,30 @@ def test_a_converted_game_that_asks_its_agents_out_of_order_is_explained() -> No
 
     with pytest.raises(RuntimeError, match="asks agent"):
         play()
+
+
+class Undead(Rounds):
+    """Does not remove agents that have ended."""
+
+    def _was_dead_step(self, action: Any) -> None:
+        pass
+
+
+def test_an_agent_that_stays_after_its_end_is_named() -> None:
+    agents = with_numbers(Undead(), AGENTS)
+    agents.reset(0)
+
+    def play() -> None:
+        for _ in range(100):
+            agents.step([0, 0, 0])
+
+    with pytest.raises(UnsupportedSpace, match=r"has ended, but env.step\(None\) has left it in env.agents"):
+        play()
+
+
+@pytest.mark.parametrize("names", [[], ["ann", "bob", "ann"]])
+def test_agents_without_a_name_of_their_own_are_refused(names: list[str]) -> None:
+    env = Crowd()
+    env.possible_agents = names
+    with pytest.raises(UnsupportedSpace, match=r"possible_agents .* each once"):
+        with_numbers(env, names)

@@ -231,6 +231,11 @@ class TurnTakers:
                 turn.shown[agent] = observation, info
                 turn.acting.append(agent)
                 return turn
+            if agent in turn.ended:
+                raise UnsupportedSpace(
+                    f"the agent {name!r} has ended, but env.step(None) has left it in env.agents and selected it "
+                    "again: remove an agent there, as AECEnv._was_dead_step does"
+                )
             turn.ended[agent] = bool(terminated), bool(truncated)
             if not terminated:
                 turn.shown[agent] = observation, info
@@ -285,8 +290,18 @@ def with_numbers(env: Any, agents: Sequence[str]) -> Agents:
 
 
 def names_of(env: Any) -> tuple[str, ...]:
-    """Names of the agents of a multi-agent environment, which may give them as numbers."""
-    return tuple(map(str, env.possible_agents))
+    """Names of the agents of a multi-agent environment, which may give them as numbers.
+
+    Raises:
+        UnsupportedSpace: There are none, or two have the same name.
+    """
+    names = tuple(map(str, env.possible_agents))
+    if not names or len(set(names)) < len(names):
+        raise UnsupportedSpace(
+            f"the environment has the possible_agents {list(names)}: name there every agent that may ever act, "
+            "each once"
+        )
+    return names
 
 
 def is_multi_agent(env: Any) -> bool:
