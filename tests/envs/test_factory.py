@@ -8,10 +8,12 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from tests.envs.agent_games import Crowd
 
 from rollmill.envs.config import AtariOptions, EnvConfig, VizdoomOptions
 from rollmill.envs.errors import (
     EnvironmentFailure,
+    InvalidActionMask,
     InvalidReward,
     MissingExtra,
     UnknownEnvironment,
@@ -249,6 +251,17 @@ def test_a_multi_agent_environment_in_which_nobody_acts_raises():
     register_env("empty", Empty)
     with pytest.raises(UnsupportedSpace, match="no agent acts after a reset"):
         probe(EnvConfig(name="empty"))
+
+
+def test_masks_for_a_part_of_the_agents_are_refused():
+    class Partly(Crowd):
+        def reset(self, seed=None, options=None):
+            observations, infos = super().reset(seed, options)
+            return observations, {**infos, "bob": {"action_mask": [1, 0, 1, 0]}}
+
+    register_env("partly", Partly)
+    with pytest.raises(InvalidActionMask, match="partly gives action masks to bob and none to ann"):
+        probe(EnvConfig(name="partly"))
 
 
 def test_probe_ignores_a_failing_close(harness):

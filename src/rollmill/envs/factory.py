@@ -392,11 +392,18 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
             f"{config.name}: no agent acts after a reset: env.agents must hold those that do, and possible_agents all "
             "that ever may"
         )
-    masks = []
+    masks: dict[str, bool] = {}
     for agent, (observation, info) in turn.shown.items():
         codec.check(spaces.pad(observation, agent))
-        masks.append(spaces.own_mask(mask_in(observation, info), agent) is not None)
-    has_mask = all(masks) and action.num_discrete > 0
+        masks[agents[agent]] = spaces.own_mask(mask_in(observation, info), agent) is not None
+    has_mask = any(masks.values()) and action.num_discrete > 0
+    if has_mask and not all(masks.values()):
+        given = ", ".join(agent for agent, has_one in masks.items() if has_one)
+        others = ", ".join(agent for agent, has_one in masks.items() if not has_one)
+        raise InvalidActionMask(
+            f"{config.name} gives action masks to {given} and none to {others}: give one to each agent that acts, with "
+            "ones where everything is allowed"
+        )
     return EnvSpec(
         name=config.name,
         observation=codec.specs,
