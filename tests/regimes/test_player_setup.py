@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -63,3 +64,14 @@ def test_the_users_rule_gives_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rule is not None
     assert [rule(agent, 0, 1) for agent in (0, 1)] == [1, 8]
     assert assignment_rule(config_of(), TOGETHER.agents) is None
+
+
+@pytest.mark.parametrize("given", ["c", 0, ["a"], None])
+def test_a_rule_that_names_nobody_is_told_the_names(given: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ASSIGNMENTS, "factories", {})
+    rollmill.register_assignment("wrong", lambda agent, env, episode: given)  # type: ignore[arg-type,return-value]
+    settings = {"population.policies": "a,b", "population.assignment": "wrong"}
+    rule = assignment_rule(config_of(**settings), TOGETHER.agents)
+    assert rule is not None
+    with pytest.raises(ConfigError, match=f"gave {re.escape(repr(given))} for agent 'red': give one of 'a', 'b'"):
+        rule(0, 0, 1)

@@ -87,10 +87,9 @@ def assignment_rule(config: Config, agents: Sequence[str]) -> Callable[[int, int
     def rule(agent: int, env: int, episode: int) -> int:
         who = agents[agent] if agents else ""
         chosen = choose(who, env, episode)
-        if chosen not in numbers:
-            raise ConfigError(
-                f"the assignment {name!r} gave {chosen!r} for agent {who!r}: give one of {', '.join(numbers)}."
-            )
+        if not isinstance(chosen, str) or chosen not in numbers:
+            known = ", ".join(map(repr, numbers))
+            raise ConfigError(f"the assignment {name!r} gave {chosen!r} for agent {who!r}: give one of {known}.")
         return numbers[chosen]
 
     return rule
