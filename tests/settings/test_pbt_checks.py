@@ -31,6 +31,19 @@ from rollmill.settings.pbt_checks import mutated_numbers
             {"policies": 2, "pbt.mutate": "clip_range", "pbt.limits.clip_range": "0.1,2"},
             r"pbt\.limits\.clip_range='0.1,2': give at most 0\.99",
         ),
+        (
+            {"policies": 2, "pbt.limits.learning_rate": "1e-6,1e-5", "learner.learning_rate": 3e-4},
+            r"limits\.learning_rate='1e-6,1e-5': policy 0 begins with 0\.0003, which is outside",
+        ),
+        (
+            {
+                "policies": 2,
+                "pbt.limits.learning_rate": "1e-4,1e-3",
+                "learner.learning_rate": 3e-4,
+                "policy.1.learner.learning_rate": 1e-2,
+            },
+            r"limits\.learning_rate='1e-4,1e-3': policy 1 begins with 0\.01, which is outside",
+        ),
         ({"policies": 2, "max_seconds": 60}, r"max_seconds=60 may end the run long before: give pbt\.every"),
         ({"policies": 2, "policy.1.learner.normalise_advantages": False}, "other networks, algorithms"),
         ({"policies": "a,b", "policy.a.agents": "one"}, "policies a and b play other agents"),

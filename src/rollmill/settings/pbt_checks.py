@@ -57,6 +57,14 @@ def check_pbt(config: Config) -> None:
         most = min(upper_end(policy, number) for policy in policies)
         if config.pbt.limits_of(number)[1] > most:
             raise ConfigError(f"pbt.limits.{number}={config.pbt.limits[number]!r}: give at most {most}.")
+        low, high = config.pbt.limits_of(number)
+        for name, policy in zip(names, policies, strict=True):
+            start = live_numbers(policy)[number]
+            if start is not None and not low <= start <= high:
+                raise ConfigError(
+                    f"pbt.limits.{number}={config.pbt.limits[number]!r}: policy {name} begins with {start:g}, which is "
+                    "outside: give other limits, or another value at the start."
+                )
 
 
 def _kind(policy: Config) -> object:
