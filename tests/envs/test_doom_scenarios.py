@@ -70,6 +70,15 @@ def test_the_heads_are_those_of_the_paper() -> None:
     duel.close()
 
 
+@pytest.mark.parametrize("content", [b"", b"PWAD", b"PWAD" + b"\xff" * 200, b"PWAD" + b"\x7f" * 200])
+def test_a_damaged_map_is_refused_before_the_engine_crashes_on_it(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "map.wad").write_bytes(content)
+    with pytest.raises(UnknownEnvironment, match=r"map\.wad is no WAD"):
+        scenario("duel", packaged="nowhere", wad=str(tmp_path / "map.wad"))
+    (tmp_path / "map.pk3").write_bytes(b"PK")
+    assert scenario("duel", packaged="nowhere", wad=str(tmp_path / "map.pk3")).wad.endswith(".pk3")
+
+
 def test_bots_come_back_in_every_match() -> None:
     env = make("deathmatch_bots", bots=2)
     env._timeout = 40
@@ -114,6 +123,8 @@ def test_maps_of_one_s_own() -> None:
             UnknownEnvironment,
             r"wad='/no/such\.wad': there is no such file",
         ),
+        ("duel", {"wad": __file__}, UnknownEnvironment, r"test_doom_scenarios\.py is no WAD"),
+        ("duel", {"wad": f"{CIG}:MAP77"}, UnknownEnvironment, r"cig\.wad has no map MAP77; it has MAP01, .*PATH:MAP"),
         ("basic", {"bots": 3}, UnknownEnvironment, r"vizdoom/basic is no match: leave out env\.vizdoom\.wad"),
         ("battle", {"wad": CIG}, UnknownEnvironment, "vizdoom/battle has its own map"),
         ("battle", {"bots": 1}, UnknownEnvironment, "vizdoom/battle has no bots"),
