@@ -14,7 +14,7 @@ import rollmill
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.players import PLAYERS
 from rollmill.evaluation.snapshot import NoRunError
-from rollmill.evaluation.tournament import TournamentError, tournament
+from rollmill.evaluation.tournament import TournamentError, games_for_each_seat, tournament
 from rollmill.evaluation.tournament_result import Score
 
 
@@ -41,6 +41,14 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
     register_env("test/rounds", Rounds)
     rollmill.register_player("perfect", make_perfect)
     rollmill.register_player("greedy", make_greedy)
+
+
+@pytest.mark.parametrize(
+    ("env", "seats", "games"),
+    [("test/nim", 2, 32), ("test/rounds", 100, 1), ("vizdoom/duel", 2, 4), ("vizdoom/deathmatch", 8, 1)],
+)
+def test_matches_of_processes_are_played_a_few_at_a_time(env: str, seats: int, games: int) -> None:
+    assert games_for_each_seat(env, seats) == games
 
 
 def test_every_pair_meets_in_every_seat_as_often_as_asked() -> None:

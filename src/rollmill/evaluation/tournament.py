@@ -32,6 +32,8 @@ from rollmill.specs import BoxActions, EnvSpec
 from rollmill.storage.population_config import POLICIES_FOLDER
 
 _MOST_GAMES_AT_ONCE = 64
+# Each player of a Doom match is a process of its own, of about 60 MiB.
+_MOST_ENGINES_AT_ONCE = 16
 _TAKEN_FOR_ENDLESS = 200_000
 _LONGEST_NAME = 150
 
@@ -227,7 +229,7 @@ class _Hall:
         """Let two players meet; returns the score of ``one`` in each seat, the other one having all others."""
         seats = len(self._spec.agents)
         # Row by row of this table: a game, whose row says how many matches are played with `one` in which seat.
-        quota = quotas(matches, max(1, _MOST_GAMES_AT_ONCE // seats))
+        quota = quotas(matches, games_for_each_seat(self._config.name, seats))
         games = [(seat, count) for count in quota for seat in range(seats)]
         self._meetings += 1
         seeds = [int_seed(self._seed, f"meeting {self._meetings}", game) for game in range(len(games))]
@@ -290,6 +292,18 @@ class _Hall:
                     "environment a time limit"
                 )
         return found
+
+
+def games_for_each_seat(env: str, seats: int) -> int:
+    """Return how many games are played side by side with the first player in the same seat.
+
+    Args:
+        env: The environment's name.
+        seats: Its agents.
+    """
+    if env.startswith("vizdoom/"):
+        return max(1, _MOST_ENGINES_AT_ONCE // seats**2)
+    return max(1, _MOST_GAMES_AT_ONCE // seats)
 
 
 def _policies_of(player: Path | str) -> list[Path | str]:
