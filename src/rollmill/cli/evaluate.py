@@ -42,21 +42,23 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     """Run the command and return its exit code."""
     import_modules(arguments, overrides)
     from rollmill.evaluation.evaluate import evaluate
+    from rollmill.runtime.watchdog import ending_simulators
 
     show_warnings()
-    result = evaluate(
-        arguments.run_dir,
-        episodes=arguments.episodes,
-        seed=arguments.seed,
-        deterministic=deterministic(arguments),
-        video=arguments.video,
-        num_envs=arguments.num_envs,
-        checkpoint=arguments.checkpoint,
-        device=arguments.device,
-        max_episode_steps=arguments.max_episode_steps,
-        trust=arguments.trust,
-        policy=arguments.policy,
-        task=arguments.task,
-    )
+    with ending_simulators():
+        result = evaluate(
+            arguments.run_dir,
+            episodes=arguments.episodes,
+            seed=arguments.seed,
+            deterministic=deterministic(arguments),
+            video=arguments.video,
+            num_envs=arguments.num_envs,
+            checkpoint=arguments.checkpoint,
+            device=arguments.device,
+            max_episode_steps=arguments.max_episode_steps,
+            trust=arguments.trust,
+            policy=arguments.policy,
+            task=arguments.task,
+        )
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0

@@ -42,19 +42,21 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     import_modules(arguments, overrides)
     from rollmill.comparing.tournament_page import VIDEOS, write_tournament_page
     from rollmill.evaluation.tournament import tournament
+    from rollmill.runtime.watchdog import ending_simulators
 
     show_warnings()
-    result = tournament(
-        arguments.players,
-        env=arguments.env,
-        matches=arguments.matches,
-        seed=arguments.seed,
-        deterministic=deterministic(arguments),
-        device=arguments.device,
-        say=printer(quiet=arguments.quiet),
-        videos=None if arguments.output is None else arguments.output / VIDEOS,
-        trust=arguments.trust,
-    )
+    with ending_simulators():
+        result = tournament(
+            arguments.players,
+            env=arguments.env,
+            matches=arguments.matches,
+            seed=arguments.seed,
+            deterministic=deterministic(arguments),
+            device=arguments.device,
+            say=printer(quiet=arguments.quiet),
+            videos=None if arguments.output is None else arguments.output / VIDEOS,
+            trust=arguments.trust,
+        )
     if arguments.output is not None:
         print(write_tournament_page(result, arguments.output))
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())

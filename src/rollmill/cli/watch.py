@@ -42,20 +42,22 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     """Run the command and return its exit code."""
     import_modules(arguments, overrides)
     from rollmill.evaluation.watch import watch
+    from rollmill.runtime.watchdog import ending_simulators
 
     show_warnings()
-    watch(
-        arguments.run_dir,
-        episodes=arguments.episodes,
-        video=arguments.video,
-        follow=arguments.follow,
-        seed=arguments.seed,
-        deterministic=deterministic(arguments),
-        checkpoint=arguments.checkpoint,
-        device=arguments.device,
-        say=lambda text: print(text, flush=True),
-        trust=arguments.trust,
-        policy=arguments.policy,
-        task=arguments.task,
-    )
+    with ending_simulators():
+        watch(
+            arguments.run_dir,
+            episodes=arguments.episodes,
+            video=arguments.video,
+            follow=arguments.follow,
+            seed=arguments.seed,
+            deterministic=deterministic(arguments),
+            checkpoint=arguments.checkpoint,
+            device=arguments.device,
+            say=lambda text: print(text, flush=True),
+            trust=arguments.trust,
+            policy=arguments.policy,
+            task=arguments.task,
+        )
     return 0

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from rollmill.runtime import sweep
@@ -78,3 +80,22 @@ class Watchdog:
         # If it is dead, the supervisor finds that out by `exit_code`.
         with contextlib.suppress(BrokenPipeError):
             self._input.write(line.encode())
+
+
+@contextlib.contextmanager
+def ending_simulators() -> Iterator[None]:
+    """End all processes that this one starts in the block, and what they leave in shared memory, however it ends.
+
+    For commands that step environments themselves. A simulator's engine would outlive a command that is killed.
+    """
+    before, token = os.environ.get(sweep.VARIABLE), uuid.uuid4().hex
+    watchdog = Watchdog(token)  # Before the variable is set, which would make it one of those that it ends.
+    os.environ[sweep.VARIABLE] = token if before is None else f"{before}:{token}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[sweep.VARIABLE]
+        else:
+            os.environ[sweep.VARIABLE] = before
+        watchdog.close()
