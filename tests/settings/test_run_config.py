@@ -62,3 +62,10 @@ def test_a_resume_of_dqn_with_another_network_is_refused(tmp_path: Path) -> None
     write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", algo="dqn"))
     with pytest.raises(RunDirectoryError, match=r"cannot be resumed with another off_policy\.dueling: "):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, dueling=True)
+
+
+def test_a_resume_with_another_number_of_guests_is_refused(tmp_path: Path) -> None:
+    config = rollmill.make_config("envpool/ConnectFour-v1", {"population.guests": "random"})
+    write_config(tmp_path, config)
+    with pytest.raises(RunDirectoryError, match=r"with another number of population\.guests: "):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True, guests="random,other=random")

@@ -177,6 +177,8 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
         changed.append("policy.NAME.model")
     if saved.population.snapshots != config.population.snapshots:
         changed.append("population.snapshots")
+    if len(saved.population.guests) != len(config.population.guests):
+        changed.append("number of population.guests")  # Checkpoints have results against each.
     if saved.regime.name != config.regime.name:
         changed.append("regime")
     before, now = flatten(saved), flatten(config)
