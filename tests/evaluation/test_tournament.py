@@ -106,3 +106,33 @@ def test_players_that_cannot_meet_are_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
         tournament(players, **options)
+
+
+class Undrawable(Nim):
+    """Its renderer lacks a library."""
+
+    render_mode = "rgb_array"
+
+    def render(self) -> Any:
+        raise ImportError("a library for drawing")
+
+
+class Bare:
+    """A game that has no more of PettingZoo's interface than is used to play."""
+
+    def __init__(self) -> None:
+        self._game = Nim()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "unwrapped":
+            raise AttributeError(name)
+        return getattr(self._game, name)
+
+
+@pytest.mark.parametrize("game", [Undrawable, Bare])
+def test_results_stay_where_no_match_can_be_filmed(game: Any, tmp_path: Path) -> None:
+    register_env("test/undrawable", game)
+    with pytest.warns(UserWarning, match="no video was written"):
+        result = tournament(["perfect", "greedy"], env="test/undrawable", matches=2, videos=tmp_path)
+    assert result.videos == {}
+    assert result.scores[0, 1, 0] == Score(2, 0, 0)

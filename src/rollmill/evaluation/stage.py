@@ -284,7 +284,8 @@ def _prepare_mujoco(env: Any) -> None:
 
     Gymnasium's default camera is static, and a good runner leaves its view within a second.
     """
-    model, renderer = getattr(env.unwrapped, "model", None), getattr(env.unwrapped, "mujoco_renderer", None)
+    bare = getattr(env, "unwrapped", env)  # An environment with several agents may lack it.
+    model, renderer = getattr(bare, "model", None), getattr(bare, "mujoco_renderer", None)
     if model is None or renderer is None:
         return
     import mujoco

@@ -245,14 +245,16 @@ class _Hall:
         return scores
 
     def film(self, one: Player, other: Player, path: Path) -> bool:
-        """Film a match with ``one`` in the first seat; False, with a warning, if the environment cannot be filmed."""
+        """Film a match with ``one`` in the first seat; False, with a warning, if that fails."""
         seats = [(0,), *[(1,)] * (len(self._spec.agents) - 1)]
         self._meetings += 1
         seed = int_seed(self._seed, f"meeting {self._meetings}", 0)
         try:
             film_episode(Lineup((one, other), (), self._box, None, seats), self._config, path, seed)
-        except NotRenderableError as error:
-            warnings.warn(f"no video was written: {error}", stacklevel=2)
+        except Exception as error:
+            # Keep the results if rendering fails.
+            name = "" if isinstance(error, NotRenderableError) else f"{type(error).__name__}: "
+            warnings.warn(f"no video was written: {name}{error}", stacklevel=2)
             return False
         return True
 
