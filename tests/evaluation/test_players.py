@@ -9,7 +9,7 @@ import pytest
 
 import rollmill
 from rollmill.envs.views import ObservationView
-from rollmill.evaluation.players import PLAYERS, PlayerError, RandomPlayer, ScriptedPlayer
+from rollmill.evaluation.players import PLAYERS, PlayerError, RandomPlayer, ScriptedPlayer, player_factory
 from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
 
 CHOICES = ActionSpec(heads=(CategoricalHead(n=3), CategoricalHead(n=2)), structure="multidiscrete")
@@ -92,3 +92,14 @@ def test_names_are_registered_once() -> None:
         rollmill.register_player("mine", lambda: None)
     with pytest.raises(ValueError, match="player 'random' exists already"):
         rollmill.register_player("random", make)
+
+
+def test_a_path_that_leads_nowhere_is_not_called_a_name_to_be_registered() -> None:
+    with pytest.raises(PlayerError, match=r"^player 'runs/old' is no run directory and no checkpoint file"):
+        player_factory("runs/old")
+    with pytest.raises(PlayerError, match=r"^eval_against='runs/old': this player is no run directory"):
+        player_factory("runs/old", "eval_against")
+    with pytest.raises(PlayerError, match="register_player"):
+        player_factory("lefmost", "eval_against")
+    rollmill.register_player("runs/old", lambda: lambda observation, mask: 0)
+    assert player_factory("runs/old")()(None, None) == 0

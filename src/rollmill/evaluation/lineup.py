@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from rollmill.envs.factory import probe
 from rollmill.envs.user_code import import_user_code
 from rollmill.evaluation.agent import Agent, load
-from rollmill.evaluation.players import PLAYERS, RANDOM, AgentPlayer, Player, RandomPlayer, ScriptedPlayer
+from rollmill.evaluation.players import (
+    PLAYERS,
+    RANDOM,
+    AgentPlayer,
+    Player,
+    RandomPlayer,
+    ScriptedPlayer,
+    player_factory,
+)
 from rollmill.evaluation.snapshot import (
     NoRunError,
     Snapshot,
@@ -159,7 +167,7 @@ def scripted_player(name: str, action: ActionSpec, box: BoxActions, seed: int) -
         PlayerError: There is no such player.
     """
     stored = action if box == "clip" else action.in_unit_box
-    return RandomPlayer(stored, seed) if name == RANDOM else ScriptedPlayer(name, PLAYERS.find(name)(), stored)
+    return RandomPlayer(stored, seed) if name == RANDOM else ScriptedPlayer(name, player_factory(name)(), stored)
 
 
 def _load(folder: Path, checkpoint: str | Path, device: str, seed: int, *, trust: bool) -> Agent:

@@ -20,6 +20,7 @@ and then ``rollmill tournament RUN_DIR leftmost --import leftmost.py``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,6 +68,22 @@ def register_player(name: str, factory: PlayerFactory) -> None:
         ValueError: The name is taken by another factory.
     """
     PLAYERS.register(name, factory)
+
+
+def player_factory(name: str, setting: str = "") -> PlayerFactory:
+    """Return what makes a registered player.
+
+    Args:
+        name: Its name; nothing in the file system is called so.
+        setting: The setting that gives it, for messages.
+
+    Raises:
+        PlayerError: There is none of this name.
+    """
+    if os.sep in name and name not in PLAYERS:
+        given = f"{setting}={name!r}: this player" if setting else f"player {name!r}"
+        raise PlayerError(f"{given} is no run directory and no checkpoint file: there is nothing of this name")
+    return PLAYERS.find(name, setting)
 
 
 class Player(Protocol):

@@ -19,7 +19,7 @@ from rollmill.envs.factory import make_group, probe
 from rollmill.evaluation.agent import Agent, AgentError
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, quotas
 from rollmill.evaluation.lineup import Lineup, scripted_player
-from rollmill.evaluation.players import PLAYERS, AgentPlayer, Player
+from rollmill.evaluation.players import PLAYERS, AgentPlayer, Player, player_factory
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, folder_of_player, policies_of_run, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
@@ -186,7 +186,7 @@ def check_opponents(opponents: Sequence[str], spec: EnvSpec) -> None:
         )
     for opponent in opponents:
         if not _is_scripted(opponent) and not Path(opponent).exists():
-            PLAYERS.find(opponent, "eval_against")
+            player_factory(opponent, "eval_against")
 
 
 class _Hall:
@@ -320,7 +320,7 @@ def _is_scripted(player: Path | str) -> bool:
 def _snapshot(player: Path | str, *, trust: bool) -> Snapshot:
     path = Path(player)
     if not path.exists():
-        PLAYERS.find(str(player))  # raises, with similar names
+        player_factory(str(player))  # raises, with similar names
     run_dir, checkpoint = folder_of_player(path)
     snapshot = read_snapshot(run_dir, checkpoint)
     require_trusted(run_dir, snapshot, trust=trust)

@@ -18,7 +18,7 @@ from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.central_view import own_entries
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import Array, ObservationView
-from rollmill.evaluation.players import PLAYERS, RANDOM, Choose, PlayerError, ScriptedPlayer
+from rollmill.evaluation.players import RANDOM, Choose, PlayerError, ScriptedPlayer, player_factory
 from rollmill.evaluation.policies import acting_part
 from rollmill.evaluation.snapshot import Snapshot, folder_of_player, read_snapshot
 from rollmill.inference.acting_weights import ActingAlgorithm
@@ -74,7 +74,7 @@ def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device)
     if player == RANDOM:
         return random_guest(action, config.seed)
     if not Path(player).exists():
-        return function_guest(player, PLAYERS.find(player)(), action)
+        return function_guest(player, player_factory(player)(), action)
     snapshot = read_snapshot(*folder_of_player(player))
     algorithm = network_of(snapshot, config, spec)
     # Off-policy ones would need a schedule: they play as they are evaluated.
