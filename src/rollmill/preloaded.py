@@ -31,23 +31,11 @@ _MODULES = (
 )
 
 
-def _import_optimisers() -> None:
-    """Make an optimiser, because PyTorch then imports its compiler, which takes a second.
-
-    Do not step it: a step initialises the GPU.
-    """
-    import torch
-
-    torch.optim.SGD([torch.zeros(1)], lr=0.0)
-
-
 become_fork_server()
 # If an import fails, the process that needs the module reports it.
 for _module in _MODULES:
     with contextlib.suppress(Exception):
         importlib.import_module(_module)
-with contextlib.suppress(Exception):
-    _import_optimisers()
 gc.collect()
 # Exclude all objects from garbage collection in the processes, so that their pages stay shared.
 gc.freeze()

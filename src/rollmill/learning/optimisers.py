@@ -8,19 +8,54 @@ numbers are fastest.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rollmill.learning.config import OptimiserConfig, RMSprop
+from rollmill.learning import config as settings
+from rollmill.learning.config import OptimiserConfig
 
-_CLASSES: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-}
+
+def _plain(method: Callable[..., Any]) -> Any:
+    """Return a method of PyTorch's optimisers as its class defines it.
+
+    PyTorch decorates these methods for code that is compiled, which no optimiser of ours is. The decorators import its
+    compiler at the first call: two seconds of CPU time and 70 MB of every program's memory.
+    """
+    return inspect.unwrap(method)
+
+
+class _Plain:
+    """The methods that all optimisers share."""
+
+    add_param_group = _plain(torch.optim.Optimizer.add_param_group)
+    zero_grad = _plain(torch.optim.Optimizer.zero_grad)
+    state_dict = _plain(torch.optim.Optimizer.state_dict)
+    load_state_dict = _plain(torch.optim.Optimizer.load_state_dict)
+
+
+class Adam(_Plain, torch.optim.Adam):
+    """PyTorch's, without an import of its compiler."""
+
+    step = torch.no_grad()(_plain(torch.optim.Adam.step))
+
+
+class AdamW(_Plain, torch.optim.AdamW):
+    """PyTorch's, without an import of its compiler."""
+
+    step = torch.no_grad()(_plain(torch.optim.AdamW.step))
+
+
+class RMSprop(_Plain, torch.optim.RMSprop):
+    """PyTorch's, without an import of its compiler."""
+
+    step = torch.no_grad()(_plain(torch.optim.RMSprop.step))
+
+
+_CLASSES: dict[str, type[torch.optim.Optimizer]] = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
 
 
 class NonFiniteGradientError(RuntimeError):
@@ -59,7 +94,7 @@ def make_optimiser(
         "capturable": on_cuda,
     }
     method = config.method
-    if isinstance(method, RMSprop):
+    if isinstance(method, settings.RMSprop):
         options |= {"alpha": method.alpha, "eps": method.eps, "foreach": True}
     else:
         options |= {"betas": method.betas, "eps": method.eps}
@@ -73,7 +108,7 @@ def _fused_adam_works(device: str) -> bool:
     param = nn.Parameter(torch.ones(16, device=device))
     param.grad = torch.linspace(-2.0, 2.0, 16, device=device)
     try:
-        torch.optim.Adam([param], lr=0.125, eps=1e-8, fused=True).step()
+        Adam([param], lr=0.125, eps=1e-8, fused=True).step()
     except RuntimeError:  # "`fused=True` requires all the params to be floating point Tensors of supported devices"
         return False
     # The first step of Adam is lr * sign(g).

@@ -290,7 +290,10 @@ class GridEncoder(EntryEncoder):
         super().__init__(dense_size)
         assert spec.high is not None
         self.num_categories = int(spec.high) + 1
-        self.register_buffer("categories", torch.arange(self.num_categories, dtype=torch.uint8), persistent=False)
+        # NumPy's: on the meta device, torch.arange imports SymPy.
+        self.register_buffer(
+            "categories", torch.tensor(np.arange(self.num_categories, dtype=np.uint8)), persistent=False
+        )
         self.channels_first = channels_first(spec)
         shape = (*spec.shape[1:], spec.shape[0]) if self.channels_first else spec.shape
         height, width, channels = shape
@@ -343,7 +346,8 @@ class DenseEncoder(EntryEncoder):
         super().__init__(sizes[-1] if sizes else width)
         self.num_choices = choices
         first_choice = int(spec.low) if choices and spec.low is not None else 0
-        self.register_buffer("choices", torch.arange(first_choice, first_choice + choices), persistent=False)
+        # NumPy's: on the meta device, torch.arange imports SymPy.
+        self.register_buffer("choices", torch.tensor(np.arange(first_choice, first_choice + choices)), persistent=False)
         self.input_scale = 1.0 / 255.0 if spec.dtype == "uint8" and spec.high == 255 else 1.0
         layers: list[nn.Module] = []
         for before, size in pairwise((width, *sizes)):

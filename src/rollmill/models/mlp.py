@@ -42,8 +42,11 @@ class MLP(nn.Module):
         for index, (before, size) in enumerate(pairwise(widths)):
             gains = {"gain": gain} if index == len(sizes) else {}
             layers = [initialise_dense(nn.Linear(before, size), config.init, **gains) for _ in range(members or 1)]
-            weight = torch.stack([layer.weight.detach() for layer in layers])
-            bias = torch.stack([layer.bias.detach().unsqueeze(0) for layer in layers])
+            # Copied one by one: on the meta device, torch.stack imports PyTorch's compiler.
+            weight, bias = torch.empty(len(layers), size, before), torch.empty(len(layers), 1, size)
+            for member, layer in enumerate(layers):
+                weight[member].copy_(layer.weight.detach())
+                bias[member, 0].copy_(layer.bias.detach())
             self.register_parameter(f"weight_{index}", nn.Parameter(weight if members else weight[0]))
             self.register_parameter(f"bias_{index}", nn.Parameter(bias if members else bias[0, 0]))
         self.activation: nn.Module | None = None

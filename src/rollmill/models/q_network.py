@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -51,11 +52,12 @@ class Branches(nn.Module):
         self.sizes = sizes
         self.heads, self.most = len(sizes), max(sizes)
         self.is_regular = len(set(sizes)) == 1
-        offsets = torch.tensor((0, *sizes[:-1])).cumsum(0).unsqueeze(1)
-        choice = torch.arange(self.most)
-        exists = choice < torch.tensor(sizes).unsqueeze(1)
-        self.register_buffer("exists", exists, persistent=False)
-        self.register_buffer("index", torch.where(exists, offsets + choice, offsets).flatten(), persistent=False)
+        # By NumPy: on the meta device, torch's cumsum imports its compiler.
+        offsets, choice = np.cumsum((0, *sizes[:-1]))[:, None], np.arange(self.most)
+        exists = choice < np.array(sizes)[:, None]
+        self.register_buffer("exists", torch.tensor(exists), persistent=False)
+        index = np.where(exists, offsets + choice, offsets).ravel()
+        self.register_buffer("index", torch.tensor(index), persistent=False)
 
     def split(self, flat: Tensor) -> Tensor:
         """Reshape ``[..., sum(sizes)]``, head by head, to ``[..., K, n]``; padding repeats the first choice."""
