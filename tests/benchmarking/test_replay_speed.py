@@ -12,9 +12,15 @@ SMALL = {"capacity": 1000, "capacities": (500, 1000), "fanouts": (2, 16), "batch
 FEWEST = SMALL | {"fanouts": (2,), "batches": (4,), "workers": (1,)}
 
 
+@pytest.fixture(autouse=True)
+def small_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Writing 115 MB of fresh memory, for each kind of lock twice, takes most of the time.
+    monkeypatch.setattr(replay_speed, "_LOAD_CAPACITY", 1024)
+
+
 def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as in the command
-    result = replay_speed.run(0.4, environments=tmp_path, **SMALL)
+    result = replay_speed.run(0.2, environments=tmp_path, **SMALL)
     operations = ("sample_us", "update_us", "insert64_us")
     peers = result["peers"]
     for name in ("cpprb", "tianshou", "torchrl", "rllib"):
@@ -41,7 +47,7 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_without_a_checkout_ours_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_speed, "_CHECKOUT", tmp_path)
-    result = replay_speed.run(0.2, **FEWEST)
+    result = replay_speed.run(0.1, **FEWEST)
     assert "measured from a checkout" in result["peers"]["all"]["absent"]
     assert result["ratio_to_best_peer"] is None
     assert result["sample_us"] > 0
@@ -53,7 +59,7 @@ def test_a_peer_that_does_not_import_says_so(tmp_path: Path, monkeypatch: pytest
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.setenv(replay_speed.PEERS_VARIABLE, str(tmp_path))
-    result = replay_speed.run(0.2, **FEWEST)
+    result = replay_speed.run(0.1, **FEWEST)
     assert "cannot import cpprb; --install-peers repairs it" in result["peers"]["cpprb"]["absent"]
 
 

@@ -159,9 +159,12 @@ register_encoder("test/flushing", _flushing)
 class Big(gymnasium.Env[np.ndarray, int]):
     """Shows pictures that no network has memory for."""
 
-    observation_space = gymnasium.spaces.Box(0, 255, (6000, 6000, 3), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)
     picture = np.broadcast_to(np.uint8(0), (6000, 6000, 3))
+
+    def __init__(self) -> None:
+        # Not with the class: its bounds are 432 MB, which every process that imports this module would write.
+        self.observation_space = gymnasium.spaces.Box(0, 255, self.picture.shape, np.uint8)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
