@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from rollmill.algorithms import registry as algorithm_registry
+from rollmill.cli.program import main
+from rollmill.envs import registry as env_registry
+from rollmill.regimes import user_code
 
 _PAGE = Path(__file__).resolve().parents[1] / "docs/your-own.md"
 _BLOCKS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", _PAGE.read_text(), re.DOTALL))
@@ -35,12 +41,27 @@ def test_every_block_with_a_name_is_run() -> None:
     assert set(_BLOCKS) == set(_COMMANDS)
 
 
+@pytest.fixture
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own for the program that runs in this process; forgets what is imported and registered there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for module, attribute in user_code._REGISTRIES.values():
+        registry = getattr(importlib.import_module(module), attribute)
+        monkeypatch.setattr(registry, "factories", dict(registry.factories))
+    monkeypatch.setattr("rollmill.algorithms.registry._on_policy", set(algorithm_registry._on_policy))
+    monkeypatch.setattr("rollmill.envs.registry._registered", dict(env_registry._registered))
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+# In this process, whose fork server is up; tests/regimes/test_user_code.py starts programs of users.
 @pytest.mark.parametrize("name", _COMMANDS)
-def test_an_extension_of_the_page_trains(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(_BLOCKS[name])
-    command = [sys.executable, "-m", "rollmill", "train", *_COMMANDS[name], *_SMALL, "--run-dir", "run"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    log = (tmp_path / "run/run.log").read_text()
+def test_an_extension_of_the_page_trains(name: str, in_a_folder: Path) -> None:
+    (in_a_folder / name).write_text(_BLOCKS[name])
+    assert main(["train", *_COMMANDS[name], *_SMALL, "--run-dir", "run"]) == 0
+    log = (in_a_folder / "run/run.log").read_text()
     assert "end: finished" in log
     assert re.search(r"nothing was learned", log) is None

@@ -66,7 +66,7 @@ def test_as_many_processes_as_divide_the_environments(
 
 
 def test_pure_simulation_and_sampler_take_turns() -> None:
-    found: Any = sampler.run("gym/CartPole-v1", seconds=1.2, overrides=CARTPOLE)
+    found: Any = sampler.run("gym/CartPole-v1", seconds=0.6, overrides=CARTPOLE)
     assert len(found["pairs"]) == 3
     assert all(rate > 0 for pair in found["pairs"] for rate in pair)
     assert found["share_of_pure_simulation"] > 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
+import io
+import runpy
 import sys
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import rollmill
 EXAMPLE = Path(__file__).parents[2] / "examples/connect_four.py"
 
 
-def test_a_game_is_played_to_its_end(tmp_path: Path) -> None:
+def test_a_game_is_played_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("envpool")
     run = rollmill.train(
         "envpool/ConnectFour-v1",
@@ -24,8 +27,9 @@ def test_a_game_is_played_to_its_end(tmp_path: Path) -> None:
     )
     # What is no column, and what is full, is asked for again.
     answers = "nothing\n9\n" + "".join(f"{column}\n" * 6 for column in range(1, 8))
-    command = [sys.executable, str(EXAMPLE), str(run.dir)]
-    played = subprocess.run(command, input=answers, capture_output=True, text=True, timeout=120)
-    assert played.returncode == 0, played.stderr
-    assert played.stdout.splitlines()[-1].endswith(("you win", "you lose", "a draw"))
-    assert "1 2 3 4 5 6 7" in played.stdout
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(run.dir)])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answers))
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[-1].endswith(("you win", "you lose", "a draw"))
+    assert "1 2 3 4 5 6 7" in shown

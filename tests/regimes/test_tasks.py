@@ -39,7 +39,7 @@ def last_row(run: rollmill.Run) -> dict[str, Any]:
 
 
 def test_each_task_gets_as_many_samples_and_its_returns_are_told_apart(tmp_path: Path) -> None:
-    run = rollmill.train(TASKS, run_dir=tmp_path / "run", total_steps=20_000, **SMALL)
+    run = rollmill.train(TASKS, run_dir=tmp_path / "run", total_steps=8_000, **SMALL)
     row = last_row(run)
     shares = [row[f"task/{name}/samples"] for name in TASKS]
     assert shares == pytest.approx([1 / 3] * 3, rel=0.02)
@@ -58,11 +58,11 @@ def test_each_task_gets_as_many_samples_and_its_returns_are_told_apart(tmp_path:
 
 
 def test_a_resumed_run_goes_on_with_its_counts(tmp_path: Path) -> None:
-    run = rollmill.train(TASKS[:2], run_dir=tmp_path / "run", total_steps=8_000, **SMALL)
+    run = rollmill.train(TASKS[:2], run_dir=tmp_path / "run", total_steps=3_000, **SMALL)
     before = last_row(run)
-    resumed = rollmill.train(run_dir=run.dir, resume=True, total_steps=16_000, quiet=True)
+    resumed = rollmill.train(run_dir=run.dir, resume=True, total_steps=6_000, quiet=True)
     after = last_row(resumed)
-    assert after["agent_steps"] >= 16_000
+    assert after["agent_steps"] >= 6_000
     assert after[f"task/{CARTPOLE}/episode_return"] is not None
     rows = read_metrics(run.dir)
     at_resume = next(row for row in rows if row["agent_steps"] >= before["agent_steps"])
@@ -71,7 +71,7 @@ def test_a_resumed_run_goes_on_with_its_counts(tmp_path: Path) -> None:
 
 def test_each_task_has_workers_of_its_own_with_equal_compute(tmp_path: Path) -> None:
     settings = {**SMALL, "rollout.num_workers": "auto"}
-    run = rollmill.train(TASKS[:2], run_dir=tmp_path / "run", total_steps=20_000, task_share="compute", **settings)
+    run = rollmill.train(TASKS[:2], run_dir=tmp_path / "run", total_steps=6_000, task_share="compute", **settings)
     row = last_row(run)
     assert sum(row[f"task/{name}/samples"] for name in TASKS[:2]) == pytest.approx(1.0)
     # Every process of a worker steps one task, so that its account is the task's.

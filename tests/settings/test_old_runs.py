@@ -55,15 +55,19 @@ def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("copied", ["async", "lockstep", "dqn", "sac"], indirect=True)
-def test_the_run_resumes_and_its_agent_plays(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_run_resumes_and_its_agent_plays(copied: Path) -> None:
     assert rollmill.evaluate(copied, episodes=1).returns
     before = read_metrics(copied)[-1]["agent_steps"]
     run = rollmill.train(run_dir=copied, resume=True, total_steps=before + 256, quiet=True, trust=True)
     assert run.agent_steps >= before + 256
     assert read_metrics(copied)[-1]["agent_steps"] == run.agent_steps
-    assert main(["plot", str(copied)]) == 0
-    assert main(["report", str(copied), "--output", str(copied / "report.html")]) == 0
     assert flatten(load_config(copied)).items() >= {"num_envs": 4, "model.mlp_sizes": (8,)}.items()
+
+
+def test_the_runs_are_drawn_and_reported(tmp_path: Path) -> None:
+    runs = [str(RUNS / name) for name in ("async", "lockstep", "dqn", "sac")]
+    assert main(["plot", *runs, "--output", str(tmp_path / "curves.png")]) == 0
+    assert main(["report", *runs, "--output", str(tmp_path / "report.html")]) == 0
 
 
 @pytest.mark.parametrize(
