@@ -81,7 +81,7 @@ class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     observation_space = gymnasium.spaces.Dict(
         {
             "x": gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32),
-            "picture": gymnasium.spaces.Box(0, 255, (16, 16, 1), np.uint8),
+            "picture": gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8),
             "action_mask": gymnasium.spaces.MultiBinary(5),
         }
     )
@@ -92,7 +92,7 @@ class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self.mask[0] = self.mask[3] = 1
         return {
             "x": self.np_random.uniform(-1, 1, 3).astype(np.float32),
-            "picture": self.np_random.integers(256, size=(16, 16, 1), dtype=np.uint8),
+            "picture": self.np_random.integers(256, size=(8, 8, 1), dtype=np.uint8),
             "action_mask": self.mask,
         }
 
