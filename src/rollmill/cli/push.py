@@ -39,20 +39,22 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     """Run the command and return its exit code."""
     import_modules(arguments, overrides)
     from rollmill.evaluation.hub import push
+    from rollmill.runtime.watchdog import ending_simulators
 
     show_warnings()
-    found = push(
-        arguments.run_dir,
-        arguments.name,
-        checkpoint=arguments.checkpoint,
-        policy=arguments.policy,
-        episodes=arguments.episodes,
-        seed=arguments.seed,
-        deterministic=deterministic(arguments),
-        video=not arguments.no_video,
-        private=arguments.private,
-        trust=arguments.trust,
-    )
+    with ending_simulators():
+        found = push(
+            arguments.run_dir,
+            arguments.name,
+            checkpoint=arguments.checkpoint,
+            policy=arguments.policy,
+            episodes=arguments.episodes,
+            seed=arguments.seed,
+            deterministic=deterministic(arguments),
+            video=not arguments.no_video,
+            private=arguments.private,
+            trust=arguments.trust,
+        )
     if arguments.json:
         print(json.dumps({"name": found.name, "url": found.url, "mean_return": found.result.mean}))
     else:

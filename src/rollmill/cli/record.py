@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from rollmill.evaluation.demonstrations import record
+    from rollmill.runtime.watchdog import ending_simulators
 
     show_warnings()
     columns = (
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         TextColumn("episodes"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with ending_simulators(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=arguments.episodes)
         found = record(
             arguments.run_dir,
