@@ -113,7 +113,7 @@ def test_a_guest_needs_other_agents(tmp_path: Path) -> None:
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     first = rollmill.train("test/rounds", run_dir=tmp_path / "first", quiet=True, total_steps=200, **SMALL)
     wider = {**SMALL, "model.mlp_sizes": (32,), "policy.0.load": str(first.dir)}
-    with pytest.raises(ValueError, match="does not fit this environment and network"):
+    with pytest.raises(ValueError, match="do not fit this environment and network"):
         rollmill.train("test/rounds", run_dir=tmp_path / "run", quiet=True, total_steps=200, **wider)
 
 
