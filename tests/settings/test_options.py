@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollmill.settings.fields import setting, tag
-from rollmill.settings.option_values import OptionError
+from rollmill.settings.option_values import OptionError, coerce
 from rollmill.settings.options import (
+    annotation_of,
     apply,
     describe,
+    encode_settings,
     flatten,
     from_json,
     list_options,
@@ -523,3 +525,39 @@ def test_the_help_lists_members_under_their_tag() -> None:
     text = describe(Run)
     assert "general, with pace=exact:\n  --lag  an integer  [1]" in text
     assert "--num-slots  an integer  [7]" in describe(Run, values=Run(pace=Free(num_slots=7)))
+
+
+def real_config() -> Any:
+    from rollmill.api import make_config
+
+    return make_config("gym/CartPole-v1", {"env.kwargs.size": 5, "env.kwargs.name": "a"})
+
+
+def test_the_annotation_of_a_setting_is_that_of_its_class() -> None:
+    config = real_config()
+    assert annotation_of(config, "learning_rate") is float
+    assert annotation_of(config, "env.kwargs.size") is object
+    # A tag takes the names of all members, whichever is chosen.
+    for value in ("adam", "rmsprop"):
+        assert coerce(value, annotation_of(config, "learner.optimiser"), "") == value
+    with pytest.raises(OptionError, match=r"off_policy\.tau belongs to regime=replay"):
+        annotation_of(config, "off_policy.tau")
+    with pytest.raises(OptionError, match="learner is a group of settings and has no value"):
+        annotation_of(config, "learner")
+    with pytest.raises(OptionError, match="unknown setting 'lr'"):
+        annotation_of(config, "lr")
+
+
+def test_encoded_settings_are_read_back() -> None:
+    config = real_config()
+    found = encode_settings(config, ["learning_rate", "model.mlp_sizes", "env.kwargs.size", "learner.optimiser"])
+    assert found == {
+        "learner.learning_rate": config.optimiser.learning_rate,
+        "model.mlp_sizes": [64, 64],
+        "env.kwargs": {"size": 5, "name": "a"},
+        "learner.optimiser": "adam",
+    }
+    assert apply(config, json.loads(json.dumps(found))) == config
+    assert encode_settings(config, ["placement"])["placement.pin"] == "auto"
+    with pytest.raises(OptionError, match="unknown setting 'lr'"):
+        encode_settings(config, ["lr"])

@@ -180,6 +180,47 @@ def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[s
     return {_resolve(type(config), key, value): value for key, value in values.items()}
 
 
+def annotation_of(config: DataclassInstance, key: str) -> object:
+    """The annotation of a setting that a configuration has.
+
+    That of a tag allows all members. An entry of a mapping may be any JSON value.
+
+    Raises:
+        OptionError: An unknown or ambiguous key, a group of settings, or a setting of a member that is not chosen.
+    """
+    cls, flat = type(config), flatten(config)
+    full = _resolve(cls, key, None)
+    if _mapping_above(cls, full) is not None:
+        return object
+    if full not in _keys(cls):
+        _section(cls, full, None)  # Raises: it has no value.
+    annotations = _annotations(cls, flat, "")
+    if full not in annotations:
+        raise OptionError(_foreign(cls, full, flat))
+    return functools.reduce(operator.or_, _tag_annotations(cls).get(full, (annotations[full],)))
+
+
+def encode_settings(config: DataclassInstance, keys: Collection[str]) -> dict[str, object]:
+    """The values of some settings as JSON data by complete key, which :func:`apply` reads back.
+
+    Args:
+        config: The configuration that has them.
+        keys: As in :func:`apply`; an entry of a mapping stands for the whole mapping, a section for all in it.
+
+    Raises:
+        OptionError: An unknown or ambiguous key, or a value that JSON cannot represent.
+    """
+    cls, flat = type(config), flatten(config)
+    annotations = _annotations(cls, flat, "")
+    found: dict[str, object] = {}
+    for given in keys:
+        full = _resolve(cls, given, None)
+        full = _mapping_above(cls, full) or full
+        for key in [full] if full in flat else [key for key in flat if key.startswith(f"{full}.")]:
+            found[key] = encode(flat[key], annotations[key], key)
+    return found
+
+
 def _is_in_section(key: str, given: Collection[str]) -> bool:
     """Whether a key's section is given as a whole."""
     return any(key.startswith(f"{other}.") for other in given)
@@ -491,19 +532,25 @@ def _keys(cls: type[DataclassInstance]) -> Mapping[str, object]:
     return found
 
 
-@functools.cache
 def _tag_keys(cls: type[DataclassInstance]) -> frozenset[str]:
     """The keys that choose members of unions."""
-    found: set[str] = set()
+    return frozenset(_tag_annotations(cls))
+
+
+@functools.cache
+def _tag_annotations(cls: type[DataclassInstance]) -> Mapping[str, tuple[Any, ...]]:
+    """The keys that choose members of unions, with the annotation that each member has."""
+    found: dict[str, tuple[Any, ...]] = {}
 
     def visit(cls: type[DataclassInstance], prefix: str) -> None:
         for field in _fields(cls, prefix):
-            found.update([field.key] if field.is_tag else [])
+            if field.is_tag:
+                found[field.key] = (*found.get(field.key, ()), field.annotation)
             for member in field.classes:
                 visit(member, f"{field.key}.")
 
     visit(cls, "")
-    return frozenset(found)
+    return found
 
 
 def _is_dataclass_instance(value: object) -> typing.TypeGuard[DataclassInstance]:

@@ -43,7 +43,7 @@ def write_config(directory: Path, config: Config) -> None:
     Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
     eval`` and others, which the script does not start, find it.
     """
-    script = _own_script()
+    script = own_script()
     if script is not None and _is_registered_by_user(config):
         imports = dict.fromkeys((*config.env.imports, script))
         config = replace(config, env=replace(config.env, imports=tuple(imports)))
@@ -204,7 +204,7 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
         )
 
 
-def _own_script() -> str | None:
+def own_script() -> str | None:
     """The user's running script, as ``env.imports`` names it: its file, or a package's module (``python -m``).
 
     None in the command ``rollmill``, in a notebook and at a prompt.

@@ -74,11 +74,15 @@ def make_directory(directory: Path, *, is_new: bool) -> bool:
 
 
 @contextlib.contextmanager
-def for_this_run_alone(directory: Path) -> Iterator[None]:
+def for_this_run_alone(directory: Path, option: str = "--run-dir, run_dir") -> Iterator[None]:
     """Lock the directory, because two runs in it would overwrite each other's checkpoints and metrics.
 
     The kernel releases the lock however this process ends, because child processes do not inherit Python's
     descriptors. The file is not deleted: another run may have opened it already and be about to lock it.
+
+    Args:
+        directory: The directory.
+        option: How the user chooses it, for messages.
 
     Raises:
         RunDirectoryError: Another run holds the lock, or the directory is not writable.
@@ -89,7 +93,7 @@ def for_this_run_alone(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise RunDirectoryError(
             f"{path} cannot be written ({error.strerror}): change the permissions of {directory}, or choose another "
-            "run directory (--run-dir, run_dir)."
+            f"run directory ({option})."
         ) from error
     try:
         try:
@@ -97,7 +101,7 @@ def for_this_run_alone(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             raise RunDirectoryError(
                 f"another process is training in {directory}: wait for it or stop it, or choose another run directory "
-                "(--run-dir, run_dir)."
+                f"({option})."
             ) from None
         except OSError:
             pass  # Some network file systems have no locks. Train without one there.
