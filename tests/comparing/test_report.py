@@ -87,7 +87,8 @@ def test_a_page_of_many_runs(tmp_path: Path) -> None:
 
 def test_an_evaluation_counts_more_than_training_episodes(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", "gym/CartPole-v1", 1, 100.0, evaluated=321.0)
-    report = write_report([run], tmp_path / "report")
+    report = write_report([run], tmp_path / "report", notes=["one run of <two> has failed"])
+    assert '<p class="note">one run of &lt;two&gt; has failed</p>' in report.page.read_text()
     assert report.figures["runs"][0]["score"] == 321.0
     assert report.figures["aggregates"] == {}
 

@@ -61,7 +61,12 @@ class Report:
 
 
 def write_report(
-    runs: Sequence[str | Path], output: Path | str = "report", *, title: str = "", seed: int = 0
+    runs: Sequence[str | Path],
+    output: Path | str = "report",
+    *,
+    title: str = "",
+    seed: int = 0,
+    notes: Sequence[str] = (),
 ) -> Report:
     """Compare runs and write the page.
 
@@ -70,6 +75,7 @@ def write_report(
         output: Directory of the page and the pictures.
         title: The page's; by default it says how many runs are compared.
         seed: Key of the bootstrap, so that the same runs give the same page.
+        notes: Sentences below the title.
 
     Raises:
         ComparisonError: The runs cannot be compared.
@@ -80,14 +86,14 @@ def write_report(
     folder = Path(output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return _write(comparison, folder, title=title, seed=seed)
+        return _write(comparison, folder, title=title, seed=seed, notes=notes)
     except OSError as error:
         raise NotWritableError(
             f"the report cannot be written to {folder} ({error.strerror or error}): give another directory (--output)"
         ) from error
 
 
-def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Report:
+def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes: Sequence[str]) -> Report:
     intervals = {env: mean_intervals(comparison, env, seed=seed) for env in comparison.envs}
     pictures_of = {env: _draw(comparison, env, intervals[env], folder) for env in comparison.envs}
     pictures: list[Path] = []
@@ -128,7 +134,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
     if not title:
         number = len(comparison.runs)
         title = f"Comparison of {number} runs" if number > 1 else f"A run of {comparison.runs[0].env}"
-    parts = [f"<h1>{html.escape(title)}</h1>"]
+    parts = [f"<h1>{html.escape(title)}</h1>", *(f'<p class="note">{html.escape(note)}</p>' for note in notes)]
     for env in comparison.envs:
         parts += [scores_section(comparison, env, intervals[env]), *map(picture, pictures_of[env])]
         parts += [f'<p class="note">{html.escape(note)}</p>' for note in curve_notes(comparison, env)]
