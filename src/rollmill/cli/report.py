@@ -17,7 +17,7 @@ def make_command() -> Command:
         "RUN [RUN ...] [OPTIONS]",
         "Compare runs on one page: learning curves and scores with confidence intervals.\n\n"
         "Runs that differ only in their seed form one method, named by the settings that differ from the\n"
-        "others'. NAME=RUN_DIR names the method instead.",
+        "others'. NAME=RUN_DIR names the method instead. The folder of a sweep or suite stands for its finished runs.",
         run=run,
         examples=(
             "rollmill report runs/*",
@@ -39,9 +39,10 @@ def make_command() -> Command:
 
 def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run the command and return its exit code."""
+    from rollmill.campaigns.jobs import expanded
     from rollmill.comparing.page import write_report
 
-    report = write_report(arguments.runs, arguments.output, title=arguments.title)
+    report = write_report(expanded(arguments.runs), arguments.output, title=arguments.title)
     print(report.page)
     if arguments.json:
         print(json.dumps(report.figures))

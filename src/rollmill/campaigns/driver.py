@@ -1,0 +1,118 @@
+"""The loop of a campaign: start runs where there is room, follow them, and show how far they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from rollmill.campaigns.jobs import ENDED, Campaign, Job, Record
+from rollmill.campaigns.progress import CampaignDisplay, Progress, RunProgress
+from rollmill.campaigns.run_queue import RunningJob, RunQueue
+from rollmill.runtime.signals import StopSignals
+
+_POLL_S = 0.2
+_FOLLOW_EVERY_S = 1.0
+
+
+class Source(Protocol):
+    """Decides which runs there are."""
+
+    @property
+    def total(self) -> int:
+        """The number of runs, ended ones included."""
+        ...
+
+    def take(self) -> Job | None:
+        """Return the next run to be started; None if none can be started now."""
+        ...
+
+    def total_steps(self, job: Job) -> int:
+        """Agent steps after which a run ends."""
+        ...
+
+    def is_hopeless(self, running: RunningJob) -> bool:
+        """Whether to end a run early; called when it has reported new metrics."""
+        ...
+
+    def ended(self, record: Record) -> None:
+        """Take the result of a run: done, failed or pruned."""
+        ...
+
+
+def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet: bool) -> bool:
+    """Run until there is nothing left to run.
+
+    Args:
+        campaign: Keeps the state.
+        source: Says what to run.
+        jobs: Runs at the same time.
+        title: What the display calls the campaign.
+        quiet: Whether to show nothing.
+
+    Returns:
+        False if Ctrl-C or SIGTERM ended it before.
+
+    Raises:
+        KeyboardInterrupt: A second Ctrl-C; the runs were killed.
+    """
+    followed_at = 0.0
+    before = float(sum(record.status in ENDED for record in campaign.records.values()))
+    with (
+        StopSignals() as signals,
+        CampaignDisplay(title, quiet=quiet) as display,
+        RunQueue(campaign, jobs) as queue,
+    ):
+        began = time.monotonic()
+        while signals.received is None:
+            while queue.has_room and (job := source.take()) is not None:
+                started = queue.start(job)
+                started.follower.update()
+                before += _share(started, source)
+            if not queue.running:
+                return True
+            time.sleep(_POLL_S)
+            for record in queue.poll():
+                if record.status in ENDED:
+                    source.ended(record)
+                    display.ended(record)
+            if time.monotonic() - followed_at < _FOLLOW_EVERY_S:
+                continue
+            followed_at = time.monotonic()
+            for running in queue.running:
+                if running.follower.update() and source.is_hopeless(running):
+                    queue.stop(running.job.name, "pruned")
+            display.update(_progress(campaign, source, queue.running, time.monotonic() - began, before))
+        if queue.running:
+            display.note(f"ending {len(queue.running)} run(s), which save what they have learned")
+    return False
+
+
+def _progress(
+    campaign: Campaign, source: Source, running: Sequence[RunningJob], elapsed_s: float, before: float
+) -> Progress:
+    statuses = [record.status for record in campaign.records.values()]
+    return Progress(
+        total=source.total,
+        done=statuses.count("done"),
+        pruned=statuses.count("pruned"),
+        failed=statuses.count("failed"),
+        before=before,
+        elapsed_s=elapsed_s,
+        running=[_of_run(each, source) for each in running],
+    )
+
+
+def _share(running: RunningJob, source: Source) -> float:
+    return min(1.0, running.follower.agent_steps / source.total_steps(running.job))
+
+
+def _of_run(running: RunningJob, source: Source) -> RunProgress:
+    newest = running.follower.rows[-1] if running.follower.rows else {}
+    return RunProgress(
+        name=running.job.name,
+        share=_share(running, source),
+        seconds=time.monotonic() - running.started_at,
+        episode_return=newest.get("episode_return"),
+        steps_per_second=newest.get("steps_per_second"),
+    )

@@ -1,0 +1,87 @@
+"""What a run that is training has reported so far, read while its file grows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollmill.reporting.metric_table import EVALUATION_GROUP
+from rollmill.reporting.metrics import METRICS_FILE
+from rollmill.storage.evaluations import EvaluationQueue
+
+Point = tuple[int, float]
+
+
+class RunFollower:
+    """Reads the rows that a run appends to its metrics, each once.
+
+    Args:
+        run_dir: The run's directory, which need not exist yet.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._offset = 0
+        self.rows: list[dict[str, Any]] = []
+
+    def update(self) -> bool:
+        """Read what is new, and return whether there was anything."""
+        path = self._run_dir / METRICS_FILE
+        try:
+            with path.open("rb") as file:
+                if file.seek(0, 2) < self._offset:  # A resumed run has dropped rows that it will write again.
+                    self._offset, self.rows = 0, []
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return False
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        before = len(self.rows)
+        for line in whole.splitlines():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                self.rows.append(row)
+        return len(self.rows) > before
+
+    @property
+    def agent_steps(self) -> int:
+        """Agent steps of the newest row."""
+        return int(self.rows[-1].get("agent_steps", 0)) if self.rows else 0
+
+    def curve(self, metric: str) -> list[Point]:
+        """The metric's values so far; see :func:`curve_of_metric`."""
+        return curve_of_metric(self._run_dir, self.rows, metric)
+
+
+def curve_of_metric(run_dir: Path, rows: Sequence[Mapping[str, Any]], metric: str) -> list[Point]:
+    """The values of a metric, as agent steps and value, in order.
+
+    Args:
+        run_dir: The run's directory.
+        rows: Its metrics.
+        metric: A key of ``metrics.jsonl``, or ``evaluation/KEY`` for a key of ``evaluations.jsonl``.
+    """
+    group, _, key = metric.partition("/")
+    records: Sequence[Mapping[str, Any]] = rows
+    if group == EVALUATION_GROUP:
+        records = EvaluationQueue(run_dir).records()
+    else:
+        key = metric
+    return [(int(row["agent_steps"]), float(row[key])) for row in records if _is_number(row.get(key))]
+
+
+def value_at(curve: Sequence[Point], agent_steps: float) -> float | None:
+    """The newest value at a number of agent steps; None before the first."""
+    found = [value for steps, value in curve if steps <= agent_steps]
+    return found[-1] if found else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

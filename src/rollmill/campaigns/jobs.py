@@ -1,0 +1,270 @@
+"""A run of a campaign, and the campaign's folder with the file that says how far each run is.
+
+::
+
+    FOLDER/
+        campaign.json    what the campaign is, and each run's status; replaced atomically
+        runs/NAME/       the run directories
+        jobs/NAME.json   the settings that a run was started with, signed, for ``rollmill train --settings``
+        jobs/NAME.log    what the run printed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+from rollmill.runtime import sweep
+from rollmill.settings.run_directory import RunDirectoryError, for_this_run_alone, make_directory
+from rollmill.storage.whole_files import write_whole
+
+STATE_FILE: Final = "campaign.json"
+OUTPUT_OPTION: Final = "--output, output"
+_FORMAT = 1
+_LONGEST_NAME = 120
+
+Kind = Literal["suite", "sweep"]
+Status = Literal["waiting", "running", "done", "failed", "pruned"]
+ENDED: Final = ("done", "failed", "pruned")
+
+
+class CampaignError(ValueError):
+    """A campaign cannot be started or continued as it was asked for."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made.
+
+    Attributes:
+        name: Its name in the campaign, which is also that of its directory.
+        preset: What is trained.
+        settings: Complete key -> JSON data.
+        algo: As for ``rollmill train``; None for the preset's.
+        protocol: Likewise.
+    """
+
+    name: str
+    preset: str
+    settings: Mapping[str, Any]
+    algo: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """How far a run is.
+
+    Attributes:
+        job: The run.
+        status: "waiting" (not begun, or interrupted), "running", "done", "failed" or "pruned".
+        error: Why it failed; empty otherwise.
+        seconds: For which it ran, over all sessions; starts and ends included.
+    """
+
+    job: Job
+    status: Status = "waiting"
+    error: str = ""
+    seconds: float = 0.0
+
+
+def job_name(*parts: str) -> str:
+    """Make a name of its parts that can be a directory's."""
+    return re.sub(r"[^\w.+-]+", "_", "-".join(part for part in parts if part))[:_LONGEST_NAME]
+
+
+class Campaign:
+    """The folder of a campaign, held by one process at a time; see :func:`open_campaign`.
+
+    Attributes:
+        folder: The folder.
+        token: Marks the processes of the campaign's runs, in this and in earlier sessions.
+        is_new: Whether no earlier session has begun it.
+    """
+
+    def __init__(self, folder: Path, kind: Kind, definition: Mapping[str, object]) -> None:
+        self.folder = folder
+        self._kind = kind
+        self._definition = json.loads(json.dumps(definition))
+        self._records: dict[str, Record] = {}
+        self.token = uuid.uuid4().hex
+        self.is_new = not (folder / STATE_FILE).exists()
+        if not self.is_new:
+            self._read()
+
+    @property
+    def records(self) -> Mapping[str, Record]:
+        """Name -> record, in the order in which the runs were added."""
+        return self._records
+
+    def run_dir(self, name: str) -> Path:
+        """Directory of a run."""
+        return self.folder / "runs" / name
+
+    def settings_file(self, name: str) -> Path:
+        """The file with the settings of a run."""
+        return self.folder / "jobs" / f"{name}.json"
+
+    def log_file(self, name: str) -> Path:
+        """The file with what a run printed."""
+        return self.folder / "jobs" / f"{name}.log"
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Add runs; those that are there already stay as they are.
+
+        Raises:
+            CampaignError: A run of this name was started with other settings.
+        """
+        for job in jobs:
+            job = _plain(job)
+            known = self._records.get(job.name)
+            if known is None:
+                self._records[job.name] = Record(job)
+            elif known.job != job and known.status != "waiting":
+                raise CampaignError(
+                    f"{self.folder} holds the run {job.name} with other settings ({_difference(known.job, job)}): "
+                    f"repeat the command that began it, or choose another folder ({OUTPUT_OPTION})."
+                )
+            elif known.job != job:
+                self._records[job.name] = replace(known, job=job)
+        self.save()
+
+    def update(self, name: str, **changes: Any) -> Record:
+        """Change the record of a run, and save."""
+        self._records[name] = replace(self._records[name], **changes)
+        self.save()
+        return self._records[name]
+
+    def save(self) -> None:
+        """Write the file."""
+        content = {
+            "format": _FORMAT,
+            "kind": self._kind,
+            "definition": self._definition,
+            "token": self.token,
+            "runs": [asdict(record) for record in self._records.values()],
+        }
+        path = self.folder / STATE_FILE
+        write_whole(path, json.dumps(content, indent=1).encode() + b"\n", path.with_suffix(".new"))
+
+    def _read(self) -> None:
+        path = self.folder / STATE_FILE
+        try:
+            content = json.loads(path.read_bytes())
+            kind, definition, token = content["kind"], content["definition"], str(content["token"])
+            records = [_record(entry) for entry in content["runs"]]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CampaignError(
+                f"{path} cannot be read ({error}): restore it, or choose another folder ({OUTPUT_OPTION})."
+            ) from error
+        if kind != self._kind or definition != self._definition:
+            raise CampaignError(
+                f"{self.folder} holds another {kind} ({_differing(kind, definition, self._kind, self._definition)}): "
+                f"repeat the command that began it, or choose another folder ({OUTPUT_OPTION})."
+            )
+        self.token = token
+        # The process that ran them has ended, or it would hold the folder.
+        self._records = {
+            record.job.name: replace(record, status="waiting") if record.status == "running" else record
+            for record in records
+        }
+
+
+@contextlib.contextmanager
+def open_campaign(folder: Path, kind: Kind, definition: Mapping[str, object]) -> Iterator[Campaign]:
+    """Hold a campaign's folder, and end what a killed session has left running in it.
+
+    Args:
+        folder: The folder, which is created.
+        kind: What it is.
+        definition: What must be the same in all sessions, as JSON data.
+
+    Raises:
+        CampaignError: Another process holds the folder, another campaign is in it, or it cannot be written.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            for path in (folder, folder / "runs", folder / "jobs"):
+                make_directory(path, is_new=False)
+            held.enter_context(for_this_run_alone(folder, OUTPUT_OPTION))
+        except RunDirectoryError as error:
+            raise CampaignError(f"the {kind} cannot use its folder: {error}") from error
+        campaign = Campaign(folder, kind, definition)
+        sweep.kill_all(campaign.token)
+        campaign.save()
+        yield campaign
+
+
+def runs_of(folder: Path | str) -> list[Path] | None:
+    """Directories of the finished runs of a campaign's folder; None if the folder holds no campaign.
+
+    Raises:
+        CampaignError: Its file cannot be read.
+    """
+    folder = Path(folder)
+    path = folder / STATE_FILE
+    if not path.is_file():
+        return None
+    try:
+        records = [_record(entry) for entry in json.loads(path.read_bytes())["runs"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CampaignError(f"{path} cannot be read ({error}): restore it, or name its runs one by one.") from error
+    return [folder / "runs" / job_name(record.job.name) for record in records if record.status == "done"]
+
+
+def expanded(runs: Iterable[str]) -> list[str]:
+    """Run directories as :func:`rollmill.comparing.runs.compare` takes them, of campaigns' folders among them.
+
+    Args:
+        runs: Directories of runs and folders of campaigns, each also as ``NAME=DIRECTORY``.
+
+    Raises:
+        CampaignError: A campaign has no finished run, or its file cannot be read.
+    """
+    found: list[str] = []
+    for given in runs:
+        name, equals, path = ("", "", given) if Path(given).exists() else given.partition("=")
+        done = runs_of(path)
+        if done is not None and not done:
+            raise CampaignError(f"{path} has no finished run yet: let one end, or name the runs in {path}/runs.")
+        found += [given] if done is None else [f"{name}{equals}{run}" for run in done]
+    return found
+
+
+def _record(entry: Mapping[str, Any]) -> Record:
+    job = entry["job"]
+    if entry["status"] not in get_args(Status):
+        raise ValueError(f"the status {entry['status']!r} is unknown")
+    return Record(
+        Job(str(job["name"]), str(job["preset"]), dict(job["settings"]), job["algo"], job["protocol"]),
+        cast("Status", entry["status"]),
+        str(entry["error"]),
+        float(entry["seconds"]),
+    )
+
+
+def _plain(job: Job) -> Job:
+    """The job with settings as JSON has them."""
+    return replace(job, settings=json.loads(json.dumps(dict(job.settings))))
+
+
+def _difference(one: Job, other: Job) -> str:
+    before, now = ({"preset": j.preset, "algo": j.algo, "protocol": j.protocol, **j.settings} for j in (one, other))
+    return _changes(before, now)
+
+
+def _differing(kind: str, definition: Mapping[str, Any], own_kind: str, own: Mapping[str, Any]) -> str:
+    return f"a {kind}, not a {own_kind}" if kind != own_kind else _changes(definition, own)
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    keys = dict.fromkeys((*before, *now))
+    return "; ".join(
+        f"{key} is {before.get(key)!r} there, now {now.get(key)!r}" for key in keys if before.get(key) != now.get(key)
+    )

@@ -1,0 +1,241 @@
+"""Runs as processes of their own: a few at a time, each with its share of the cores.
+
+Each run is the ordinary command ``rollmill train``. A watchdog ends all of them if this process is killed, as it does
+for the processes of a single run (:mod:`rollmill.runtime.watchdog`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from rollmill.campaigns.follow import RunFollower
+from rollmill.campaigns.jobs import Campaign, Job, Record, Status
+from rollmill.regimes.steps_done import saved_steps
+from rollmill.runtime import sweep
+from rollmill.runtime.affinity import usable_cpus
+from rollmill.runtime.signed_files import signed
+from rollmill.runtime.watchdog import Watchdog
+from rollmill.settings.run_config import CONFIG_FILE, load_config
+
+_EXIT_INTERRUPTED = 130
+# A run ends within ten seconds of a request.
+_GRACE_S = 15.0
+_LONGEST_ERROR = 2000  # characters
+_PREFIX = "rollmill: "
+
+
+@dataclass
+class RunningJob:
+    """A run that trains.
+
+    Attributes:
+        job: What it is.
+        process: Its main process.
+        share: Which share of the cores it has.
+        started_at: When, on the monotonic clock.
+        follower: Reads its metrics.
+        wanted_end: The status that it gets when it ends on request; None before a request.
+    """
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    share: int
+    started_at: float
+    follower: RunFollower
+    wanted_end: Status | None = field(default=None)
+
+
+class RunQueue:
+    """Starts runs of a campaign, and follows them to their end.
+
+    Args:
+        campaign: Whose runs they are.
+        jobs: Runs at the same time.
+        cpus: CPUs that they share; by default all that this process may use.
+    """
+
+    def __init__(self, campaign: Campaign, jobs: int, cpus: Sequence[int] | None = None) -> None:
+        self._campaign = campaign
+        self._shares = shares_of(usable_cpus() if cpus is None else cpus, jobs)
+        self._running: dict[str, RunningJob] = {}
+        self._watchdog: Watchdog | None = None
+
+    def __enter__(self) -> Self:
+        self._watchdog = Watchdog(self._campaign.token)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        # After a second Ctrl-C nothing is waited for.
+        self.end_all(0.0 if isinstance(error, KeyboardInterrupt) else _GRACE_S)
+        assert self._watchdog is not None
+        self._watchdog.close()
+
+    @property
+    def running(self) -> Sequence[RunningJob]:
+        """The runs that train now."""
+        return tuple(self._running.values())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another run can be started."""
+        return len(self._running) < len(self._shares)
+
+    def start(self, job: Job) -> RunningJob:
+        """Start a run, or resume it where a killed or interrupted one has left a checkpoint."""
+        assert self._watchdog is not None
+        share = next(i for i in range(len(self._shares)) if i not in {each.share for each in self._running.values()})
+        words = self._words(job)
+        with self._campaign.log_file(job.name).open("ab") as log, _confined(self._shares[share]):
+            process = subprocess.Popen(
+                # -P: modules in the working directory must not shadow installed ones.
+                [sys.executable, "-P", "-m", "rollmill", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, sweep.VARIABLE: ":".join([*_outer_tokens(), self._campaign.token])},
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the runs.
+            )
+        self._watchdog.add_group(process.pid)
+        follower = RunFollower(self._campaign.run_dir(job.name))
+        self._running[job.name] = RunningJob(job, process, share, time.monotonic(), follower)
+        self._campaign.update(job.name, status="running", error="")
+        return self._running[job.name]
+
+    def stop(self, name: str, status: Status) -> None:
+        """Ask a run to end, and to save what it has learned.
+
+        Args:
+            name: The run.
+            status: What it is then.
+        """
+        running = self._running[name]
+        if running.wanted_end is None:
+            running.wanted_end = status
+            with contextlib.suppress(ProcessLookupError):
+                running.process.send_signal(signal.SIGTERM)
+
+    def poll(self) -> list[Record]:
+        """The records of runs that have ended since the last call."""
+        ended = []
+        for name, running in list(self._running.items()):
+            code = running.process.poll()
+            if code is not None:
+                del self._running[name]
+                ended.append(self._ended(running, code))
+        return ended
+
+    def end_all(self, grace_s: float) -> None:
+        """End all runs; they are resumed by the next session.
+
+        Args:
+            grace_s: Seconds in which they can save; then they are killed.
+        """
+        for running in self._running.values():
+            self.stop(running.job.name, "waiting")
+        deadline = time.monotonic() + grace_s
+        while self._running and time.monotonic() < deadline:
+            self.poll()
+            time.sleep(0.05)
+        for running in self._running.values():
+            running.process.kill()
+        if self._running:
+            sweep.kill_all(self._campaign.token)
+            for running in self._running.values():
+                running.process.wait()
+            self.poll()
+
+    def _words(self, job: Job) -> list[str]:
+        """The command that starts or resumes the run."""
+        run_dir = self._campaign.run_dir(job.name)
+        if _can_be_resumed(run_dir):
+            return ["train", "--resume", "--run-dir", str(run_dir), "--quiet"]
+        if run_dir.exists():
+            shutil.rmtree(run_dir)  # It was killed before its first checkpoint, and begins again.
+        settings = self._campaign.settings_file(job.name)
+        settings.write_text(json.dumps(signed(dict(job.settings)), indent=1) + "\n")
+        words = ["train", job.preset, "--run-dir", str(run_dir), "--settings", str(settings), "--quiet"]
+        for option in ("algo", "protocol"):
+            if (value := getattr(job, option)) is not None:
+                words += [f"--{option}", value]
+        return words
+
+    def _ended(self, running: RunningJob, code: int) -> Record:
+        assert self._watchdog is not None
+        self._watchdog.remove_group(running.process.pid)
+        name = running.job.name
+        error = ""
+        if running.wanted_end is not None and code in (0, _EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL):
+            status = running.wanted_end
+            if status == "waiting" and code == 0:
+                status = "done"  # It was complete before the signal came.
+        elif code == 0:
+            status = "done"
+        else:
+            status, error = "failed", _error_of(self._campaign.log_file(name), code)
+        seconds = self._campaign.records[name].seconds + time.monotonic() - running.started_at
+        return self._campaign.update(name, status=status, error=error, seconds=round(seconds, 1))
+
+
+def shares_of(cpus: Sequence[int], jobs: int) -> list[tuple[int, ...]]:
+    """Divide CPUs between runs; where there are more runs than CPUs, several have the same one.
+
+    Args:
+        cpus: Their numbers.
+        jobs: Runs at the same time.
+    """
+    count = len(cpus)
+    if jobs > count:
+        return [(cpus[job % count],) for job in range(jobs)]
+    return [tuple(cpus[job * count // jobs : (job + 1) * count // jobs]) for job in range(jobs)]
+
+
+def _can_be_resumed(run_dir: Path) -> bool:
+    if not (run_dir / CONFIG_FILE).exists():
+        return False
+    return saved_steps(load_config(run_dir).population.folders(run_dir)) is not None
+
+
+@contextlib.contextmanager
+def _confined(cpus: Sequence[int]) -> Iterator[None]:
+    """Let processes that this thread starts meanwhile inherit these CPUs."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _outer_tokens() -> list[str]:
+    return [token for token in (os.environ.get(sweep.VARIABLE),) if token]
+
+
+def _error_of(log: Path, code: int) -> str:
+    """The error that a run printed last."""
+    with log.open("rb") as file:
+        text = _tail(file).decode(errors="replace").strip()
+    _, found, message = text.rpartition(f"\n{_PREFIX}") if f"\n{_PREFIX}" in text else ("", "", text)
+    if not found:
+        message = text.removeprefix(_PREFIX)
+    if code == _EXIT_INTERRUPTED:
+        message = "a signal from outside of the campaign has interrupted it"
+    elif code < 0:
+        message = f"{signal.Signals(-code).name} killed it. {message}"
+    return message[-_LONGEST_ERROR:].strip() or f"it exited with code {code}"
+
+
+def _tail(file: IO[bytes]) -> bytes:
+    file.seek(max(0, file.seek(0, 2) - 2 * _LONGEST_ERROR))
+    return file.read()

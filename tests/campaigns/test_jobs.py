@@ -1,0 +1,120 @@
+"""The folder of a campaign: what is kept, what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollmill.campaigns.jobs import (
+    STATE_FILE,
+    CampaignError,
+    Job,
+    Record,
+    expanded,
+    job_name,
+    open_campaign,
+    runs_of,
+)
+
+ONE = Job("one", "gym/CartPole-v1", {"total_steps": 100, "model.mlp_sizes": (8, 8)}, algo="ppo")
+TWO = Job("two", "gym/Acrobot-v1", {"seed": 2})
+
+
+def test_records_outlive_the_session(tmp_path: Path) -> None:
+    with open_campaign(tmp_path / "c", "suite", {"suite": "mine"}) as campaign:
+        assert campaign.is_new
+        campaign.add([ONE, TWO])
+        campaign.update("one", status="done", seconds=2.5)
+        campaign.update("two", status="running")
+        token = campaign.token
+    with open_campaign(tmp_path / "c", "suite", {"suite": "mine"}) as campaign:
+        assert (campaign.is_new, campaign.token) == (False, token)
+        campaign.add([ONE, TWO])
+        first, second = campaign.records.values()
+    assert first == Record(replace(ONE, settings={"total_steps": 100, "model.mlp_sizes": [8, 8]}), "done", "", 2.5)
+    assert second.status == "waiting"  # Whoever ran it is gone.
+
+
+def test_a_run_that_has_begun_keeps_its_settings(tmp_path: Path) -> None:
+    with open_campaign(tmp_path, "suite", {}) as campaign:
+        campaign.add([ONE])
+        longer = replace(ONE, settings={**ONE.settings, "total_steps": 200})
+        campaign.add([longer])  # Nothing was run yet.
+        assert campaign.records["one"].job.settings["total_steps"] == 200
+        campaign.update("one", status="failed", error="too short")
+        with pytest.raises(CampaignError, match=r"total_steps is 200 there, now 100.*--output"):
+            campaign.add([ONE])
+
+
+def test_another_campaign_in_the_folder_is_refused(tmp_path: Path) -> None:
+    with open_campaign(tmp_path, "sweep", {"metric": "episode_return", "seeds": 1}):
+        pass
+    with (
+        pytest.raises(CampaignError, match=r"holds another sweep .seeds is 1 there, now 2"),
+        open_campaign(tmp_path, "sweep", {"metric": "episode_return", "seeds": 2}),
+    ):
+        pass
+    with (
+        pytest.raises(CampaignError, match="a sweep, not a suite"),
+        open_campaign(tmp_path, "suite", {"metric": "episode_return", "seeds": 1}),
+    ):
+        pass
+
+
+def test_two_processes_cannot_hold_one_folder(tmp_path: Path) -> None:
+    with (
+        open_campaign(tmp_path, "suite", {}),
+        pytest.raises(CampaignError, match=r"another process is training in .*--output"),
+        open_campaign(tmp_path, "suite", {}),
+    ):
+        pass
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_text('{"kind": "suite"')
+    with pytest.raises(CampaignError, match=r"campaign\.json cannot be read"), open_campaign(tmp_path, "suite", {}):
+        pass
+    with pytest.raises(CampaignError, match=r"campaign\.json cannot be read"):
+        runs_of(tmp_path)
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(CampaignError, match="a file with this name exists"),
+        open_campaign(tmp_path / "file", "suite", {}),
+    ):
+        pass
+
+
+def test_a_status_that_is_unknown_is_refused(tmp_path: Path) -> None:
+    with open_campaign(tmp_path, "suite", {}) as campaign:
+        campaign.add([ONE])
+    content = json.loads((tmp_path / STATE_FILE).read_text())
+    content["runs"][0]["status"] = "lost"
+    (tmp_path / STATE_FILE).write_text(json.dumps(content))
+    with pytest.raises(CampaignError, match="status 'lost' is unknown"), open_campaign(tmp_path, "suite", {}):
+        pass
+
+
+def test_the_folder_stands_for_its_finished_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    with open_campaign(folder, "suite", {}) as campaign:
+        campaign.add([ONE, TWO])
+        with pytest.raises(CampaignError, match="no finished run yet"):
+            expanded([str(folder)])
+        campaign.update("two", status="done")
+    assert runs_of(folder) == [folder / "runs" / "two"]
+    assert runs_of(tmp_path) is None
+    assert expanded([str(folder), f"mine={folder}", f"other={tmp_path}", "x=none"]) == [
+        str(folder / "runs" / "two"),
+        f"mine={folder / 'runs' / 'two'}",
+        f"other={tmp_path}",
+        "x=none",
+    ]
+
+
+def test_names_are_names_of_folders() -> None:
+    assert job_name("atari_pong", "", "seed_1") == "atari_pong-seed_1"
+    assert job_name("module:My Env", "../x") == "module_My_Env-.._x"
+    assert len(job_name("x" * 1000)) == 120

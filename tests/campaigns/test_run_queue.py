@@ -1,0 +1,103 @@
+"""Runs as processes: cores, ends, errors, and interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.campaigns.small import SMALL, assert_nothing_is_left, has_checkpoint, wait_for
+
+from rollmill.campaigns.jobs import Campaign, Job, Record, open_campaign
+from rollmill.campaigns.run_queue import RunQueue, shares_of
+from rollmill.reporting.metrics import read_metrics
+from rollmill.runtime.affinity import usable_cpus
+
+
+def test_cores_are_divided() -> None:
+    assert shares_of([0, 1, 2, 3, 6], 2) == [(0, 1), (2, 3, 6)]
+    assert shares_of([0, 1], 1) == [(0, 1)]
+    assert shares_of([4, 5], 3) == [(4,), (5,), (4,)]
+
+
+def until_one_ends(queue: RunQueue, timeout_s: float = 400.0) -> Record:
+    deadline = time.monotonic() + timeout_s
+    while not (ended := queue.poll()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return ended[0]
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Iterator[Campaign]:
+    with open_campaign(tmp_path / "c", "suite", {}) as campaign:
+        yield campaign
+
+
+def test_a_run_is_the_ordinary_command_on_its_share_of_the_cores(campaign: Campaign) -> None:
+    job = Job("one", "gym/CartPole-v1", {**SMALL, "total_steps": 1000, "seed": 3})
+    campaign.add([job])
+    cpus = usable_cpus()
+    with RunQueue(campaign, 1, cpus[:1]) as queue:
+        assert queue.has_room
+        queue.start(job)
+        (running,) = queue.running
+        assert os.sched_getaffinity(running.process.pid) == {cpus[0]}
+        assert os.sched_getaffinity(0) == {*cpus}
+        assert not queue.has_room
+        record = until_one_ends(queue)
+    assert (record.status, record.error) == ("done", "")
+    assert record.seconds > 0
+    config = json.loads((campaign.run_dir("one") / "config.json").read_text())
+    assert (config["seed"], config["total_steps"]) == (3, 1000)
+    assert read_metrics(campaign.run_dir("one"))[-1]["agent_steps"] >= 1000
+    assert_nothing_is_left(campaign.token)
+
+
+def test_a_failed_run_has_its_error(campaign: Campaign) -> None:
+    job = Job("one", "gym/NoSuchEnvironment-v1", {"seed": 3})
+    campaign.add([job])
+    with RunQueue(campaign, 1) as queue:
+        queue.start(job)
+        record = until_one_ends(queue)
+    assert record.status == "failed"
+    assert "NoSuchEnvironment" in record.error
+    assert not record.error.startswith("rollmill: ")
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_waits_and_is_resumed_from_its_checkpoint(campaign: Campaign) -> None:
+    job = Job("one", "gym/CartPole-v1", {**SMALL, "total_steps": 100_000_000})
+    campaign.add([job])
+    run_dir = campaign.run_dir("one")
+    with RunQueue(campaign, 1) as queue:
+        queue.start(job)
+        wait_for(lambda: has_checkpoint(run_dir))
+    assert campaign.records["one"].status == "waiting"
+    assert_nothing_is_left(campaign.token)
+    before = read_metrics(run_dir)[-1]["agent_steps"]
+    assert before > 0
+    with RunQueue(campaign, 1) as queue:
+        queue.start(job)
+        wait_for(lambda: read_metrics(run_dir)[-1]["agent_steps"] > before)
+        queue.stop("one", "pruned")
+        record = until_one_ends(queue)
+    assert record.status == "pruned"
+    assert read_metrics(run_dir)[0]["agent_steps"] < before
+    assert "resumed" in (run_dir / "run.log").read_text()
+
+
+def test_a_run_that_others_have_killed_has_failed(campaign: Campaign) -> None:
+    job = Job("one", "gym/CartPole-v1", {**SMALL, "total_steps": 100_000_000})
+    campaign.add([job])
+    with RunQueue(campaign, 1) as queue:
+        queue.start(job)
+        os.kill(queue.running[0].process.pid, signal.SIGKILL)
+        record = until_one_ends(queue)
+    assert record.status == "failed"
+    assert record.error.startswith("SIGKILL killed it")
+    assert_nothing_is_left(campaign.token)
