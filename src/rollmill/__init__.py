@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rollmill.algorithms.registry import register_algorithm
     from rollmill.api import Run, load, make_config, train
     from rollmill.callback import Callback, LiveRun
+    from rollmill.campaigns.suite_runs import suite
     from rollmill.envs.registry import register_env
     from rollmill.evaluation.demonstrations import record
     from rollmill.evaluation.evaluate import evaluate
@@ -57,6 +58,7 @@ __all__ = [
     "register_objective",
     "register_player",
     "register_remover",
+    "suite",
     "tournament",
     "train",
     "tune",
@@ -73,6 +75,7 @@ _HOME = {
     "evaluate": "rollmill.evaluation.evaluate",
     "push": "rollmill.evaluation.hub",
     "record": "rollmill.evaluation.demonstrations",
+    "suite": "rollmill.campaigns.suite_runs",
     "tournament": "rollmill.evaluation.tournament",
     "tune": "rollmill.tuning.tune",
     "watch": "rollmill.evaluation.watch",

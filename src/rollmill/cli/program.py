@@ -18,7 +18,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rollmill import __version__
-from rollmill.cli import bench, envs, evaluate, plot, push, record, report, tournament, train, tune, verify, watch
+from rollmill.cli import (
+    bench,
+    envs,
+    evaluate,
+    plot,
+    push,
+    record,
+    report,
+    suite,
+    tournament,
+    train,
+    tune,
+    verify,
+    watch,
+)
 from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Command, split_overrides
 from rollmill.cli.settings_help import settings_help
 from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
@@ -29,6 +43,7 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 _COMMANDS: Final[tuple[Callable[[], Command], ...]] = (
     train.make_command,
     tune.make_command,
+    suite.make_command,
     evaluate.make_command,
     watch.make_command,
     tournament.make_command,

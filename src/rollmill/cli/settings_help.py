@@ -59,7 +59,8 @@ def settings_help(command: Command, known: list[str], overrides: list[str], show
     arguments = command.parser.parse_args(known) if known else None
     config: Config | None = None
     whose = "their defaults (PRESET before --help shows the values of a preset)"
-    if arguments is not None and arguments.preset is not None:
+    if getattr(arguments, "preset", None) is not None:
+        assert arguments is not None
         from rollmill.api import make_config
 
         values = parse_overrides(overrides)
