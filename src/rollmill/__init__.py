@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rollmill.api import Run, load, make_config, train
     from rollmill.callback import Callback, LiveRun
     from rollmill.campaigns.suite_runs import suite
+    from rollmill.campaigns.sweeping import sweep
     from rollmill.envs.registry import register_env
     from rollmill.evaluation.demonstrations import record
     from rollmill.evaluation.evaluate import evaluate
@@ -59,6 +60,7 @@ __all__ = [
     "register_player",
     "register_remover",
     "suite",
+    "sweep",
     "tournament",
     "train",
     "tune",
@@ -76,6 +78,7 @@ _HOME = {
     "push": "rollmill.evaluation.hub",
     "record": "rollmill.evaluation.demonstrations",
     "suite": "rollmill.campaigns.suite_runs",
+    "sweep": "rollmill.campaigns.sweeping",
     "tournament": "rollmill.evaluation.tournament",
     "tune": "rollmill.tuning.tune",
     "watch": "rollmill.evaluation.watch",

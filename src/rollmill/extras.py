@@ -22,6 +22,7 @@ EXTRAS: Final = {
     "report": ("rliable", "pandas<3"),
     "minari": ("minari[hdf5]",),
     "hub": ("huggingface_hub",),
+    "sweep": ("optuna", "cmaes"),
 }
 
 

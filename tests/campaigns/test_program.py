@@ -69,7 +69,7 @@ def test_a_script_sweeps_its_own_environment(tmp_path: Path) -> None:
     script.write_text(
         SCRIPT
         + "if __name__ == '__main__':\n"
-        + "    from rollmill import suite, sweep\n"
+        + "    from rollmill import sweep\n"
         + "    settings = dict(num_envs=8, rollout_length=16, total_steps=500)\n"
         + "    settings['learner.batch_size'] = 128\n"
         + "    found = sweep(Short, {'learning_rate': {'low': 1e-4, 'high': 1e-3}}, trials=1, output='out', quiet=True,"

@@ -21,8 +21,8 @@ from rollmill.models.config import ModelConfig
 from rollmill.settings.config import Config
 from rollmill.settings.options import list_options, to_json
 
-COMMANDS = ("train", "tune", "suite", "eval", "watch", "plot", "report", "verify", "bench", "envs")
-WITH_SETTINGS = ("train", "tune", "suite", "verify", "bench")
+COMMANDS = ("train", "tune", "sweep", "suite", "eval", "watch", "plot", "report", "verify", "bench", "envs")
+WITH_SETTINGS = ("train", "tune", "sweep", "suite", "verify", "bench")
 
 FAILING_ENV = """
 import gymnasium as gym, numpy as np
@@ -120,7 +120,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     ("argv", "message"),
     [
         ("trian gym/CartPole-v1", "unknown command 'trian'; did you mean train?"),
-        ("zzz", "choose one of train, tune, suite, eval, watch"),
+        ("zzz", "choose one of train, tune, sweep, suite, eval, watch"),
         ("eval runs/a --fast", "rollmill eval has no option --fast"),
         ("eval runs/a", "runs/a is not a run"),
         ("watch runs/a", "runs/a is not a run"),

@@ -27,6 +27,7 @@ from rollmill.cli import (
     record,
     report,
     suite,
+    sweep,
     tournament,
     train,
     tune,
@@ -43,6 +44,7 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 _COMMANDS: Final[tuple[Callable[[], Command], ...]] = (
     train.make_command,
     tune.make_command,
+    sweep.make_command,
     suite.make_command,
     evaluate.make_command,
     watch.make_command,

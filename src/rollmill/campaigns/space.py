@@ -1,0 +1,281 @@
+"""The space of a sweep: which settings vary, and in which range.
+
+One table for each setting, by its key or the last part of it::
+
+    [learner.learning_rate]
+    low = 1e-5
+    high = 1e-2
+    log = true
+
+    [learner.minibatches]
+    choices = [2, 4, 8]
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rollmill.settings.config import Config
+from rollmill.settings.option_values import OptionError, coerce, format_value, type_name
+from rollmill.settings.options import annotation_of, full_keys
+
+_RANGE = ("low", "high", "log", "step")
+_CHOICES = "choices"
+_PARTS = (*_RANGE, _CHOICES)
+_ALLOWED = "give low and high, with log = true or a step where you like, or choices = [...]"
+_MOST_GRID_POINTS = 10_000
+
+
+class SpaceError(ValueError):
+    """The space of a sweep is not valid."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included.
+
+    Attributes:
+        key: Complete key of the setting.
+        low: Smallest value.
+        high: Largest value.
+        is_integer: Whether the setting is an integer.
+        log: Whether to draw uniformly in the logarithm.
+        step: Distance of neighbouring values from ``low`` on; None for all numbers, or all integers.
+    """
+
+    key: str
+    low: float
+    high: float
+    is_integer: bool
+    log: bool = False
+    step: float | None = None
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """Values that stand for all others when they are checked."""
+        return (self.low, self.high)
+
+    @property
+    def grid(self) -> tuple[Any, ...] | None:
+        """All values; None if there is no step."""
+        step = self.step or (1 if self.is_integer and not self.log else None)
+        if step is None:
+            return None
+        count = math.floor((self.high - self.low) / step + 1e-9) + 1
+        if count > _MOST_GRID_POINTS:
+            return None
+        values = [self.low + step * place for place in range(count)]
+        return tuple(map(int, values)) if self.is_integer else tuple(values)
+
+    def describe(self) -> str:
+        """Say in words what is searched."""
+        step = "" if self.step is None else f", step {format_value(self.step)}"
+        return f"{format_value(self.low)} to {format_value(self.high)}{', log' if self.log else ''}{step}"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Some values.
+
+    Attributes:
+        key: Complete key of the setting.
+        values: The values, as JSON data.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All values."""
+        return self.values
+
+    @property
+    def grid(self) -> tuple[Any, ...]:
+        """All values."""
+        return self.values
+
+    def describe(self) -> str:
+        """Say in words what is searched."""
+        return " | ".join(map(_text, self.values))
+
+
+Dimension = Range | Choices
+
+
+def read_space(path: Path | str) -> dict[str, Any]:
+    """Read a space file as nested tables.
+
+    Raises:
+        SpaceError: It cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise SpaceError(
+            f"{path} cannot be read ({error.strerror}): give a TOML file of settings (--space)."
+        ) from error
+    except ValueError as error:
+        raise SpaceError(f"{path} is not a TOML file ({error}).") from error
+
+
+def parse_space(
+    tables: Mapping[str, Any], config: Config, check: Callable[[Mapping[str, object]], object]
+) -> tuple[Dimension, ...]:
+    """Make the space of its tables.
+
+    Args:
+        tables: Key -> what is searched; nested as TOML nests dotted keys, or flat.
+        config: The configuration that the settings belong to.
+        check: Called with single settings; raises ValueError where the configuration refuses them.
+
+    Raises:
+        SpaceError: No setting, one that is unknown or given twice, a wrong type, or an empty range.
+    """
+    found: dict[str, Dimension] = {}
+    for given, table in _leaves(tables, ""):
+        try:
+            key = next(iter(full_keys(config, {given: None})))
+            annotation = annotation_of(config, given)
+        except OptionError as error:
+            raise SpaceError(f"the space: {error}") from error
+        if key in found:
+            raise SpaceError(f"the space has {key} twice: give each setting one table.")
+        dimension = _dimension(key, table, annotation)
+        for value in dimension.ends:
+            try:
+                check({key: value})
+            except ValueError as error:
+                raise SpaceError(f"the space: {key}={_text(value)} is refused: {error}") from error
+        found[key] = dimension
+    if not found:
+        raise SpaceError("the space is empty: give one table for each setting, such as [learner.learning_rate].")
+    return tuple(found.values())
+
+
+def grid_of(space: Sequence[Dimension]) -> list[dict[str, Any]]:
+    """All points of a space of choices and steps, in a fixed order.
+
+    Raises:
+        SpaceError: A setting has a range without a step, or there are more than 10,000 points.
+    """
+    for dimension in space:
+        if dimension.grid is None:
+            raise SpaceError(
+                f"the grid needs a few values of {dimension.key}, which has a range ({dimension.describe()}): give it "
+                "choices or a step, or take another sampler."
+            )
+    values = [cast("tuple[Any, ...]", dimension.grid) for dimension in space]
+    if (count := math.prod(map(len, values))) > _MOST_GRID_POINTS:
+        raise SpaceError(
+            f"the grid has {count:,} points, more than {_MOST_GRID_POINTS:,}: give fewer values, or take another "
+            "sampler."
+        )
+    return [dict(zip((d.key for d in space), point, strict=True)) for point in itertools.product(*values)]
+
+
+def contains(dimension: Dimension, value: object) -> bool:
+    """Whether a value is in a dimension; steps do not count."""
+    if isinstance(dimension, Choices):
+        return any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in dimension.values)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and dimension.low <= cast("float", value) <= dimension.high
+
+
+def _leaves(tables: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Key and table of each setting."""
+    for name, table in tables.items():
+        key = prefix + name
+        if not isinstance(table, Mapping):
+            raise SpaceError(
+                f"the space: {key}={table!r} is not a table: {_ALLOWED} under [{prefix.rstrip('.') or key}]."
+            )
+        if not table or any(not isinstance(value, Mapping) for value in table.values()):
+            yield key, table
+        else:
+            yield from _leaves(table, f"{key}.")
+
+
+def _dimension(key: str, table: Mapping[str, Any], annotation: object) -> Dimension:
+    if unknown := [part for part in table if part not in _PARTS]:
+        raise SpaceError(f"the space: [{key}] has {unknown[0]!r}, which is unknown: {_ALLOWED}.")
+    if _CHOICES in table:
+        if others := [part for part in table if part != _CHOICES]:
+            raise SpaceError(f"the space: [{key}] has both choices and {others[0]}: {_ALLOWED}.")
+        values = table[_CHOICES]
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise SpaceError(f"the space: [{key}] has choices = {values!r}: give a list with at least one value.")
+        plain = [_jsonable(value) for value in values]
+        for value in plain:
+            _coerced(value, annotation, key)
+        if len({json.dumps(value) for value in plain}) < len(plain):
+            raise SpaceError(f"the space: [{key}] has a choice twice: {plain!r}.")
+        return Choices(key, tuple(plain))
+    if missing := [part for part in ("low", "high") if part not in table]:
+        raise SpaceError(f"the space: [{key}] has no {' and no '.join(missing)}: {_ALLOWED}.")
+    return _range(key, table, annotation)
+
+
+def _range(key: str, table: Mapping[str, Any], annotation: object) -> Range:
+    low, high, step, log = table["low"], table["high"], table.get("step"), table.get("log", False)
+    for part, value in (("low", low), ("high", high), ("step", step)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
+            raise SpaceError(f"the space: [{key}] has {part} = {value!r}: give a number.")
+    if not isinstance(log, bool):
+        raise SpaceError(f"the space: [{key}] has log = {log!r}: give true or false.")
+    is_integer = not _takes(0.5, annotation)
+    if is_integer and not _takes(1, annotation):
+        raise SpaceError(
+            f"the space: {key} takes {type_name(annotation)}, not a range of numbers: give choices = [...]."
+        )
+    if annotation is object:  # An argument of the environment: what its ends are.
+        is_integer = all(isinstance(value, int) for value in (low, high) if value is not None)
+    if is_integer:
+        for part, value in (("low", low), ("high", high), ("step", step)):
+            if value is not None and not float(value).is_integer():
+                raise SpaceError(f"the space: [{key}] has {part} = {value!r}: {key} takes integers.")
+        low, high, step = int(low), int(high), None if step is None else int(step)
+    else:
+        low, high = float(low), float(high)
+    if not low < high or not math.isfinite(high - low):
+        raise SpaceError(f"the space: [{key}] from {low!r} to {high!r} is empty: give finite ends, low below high.")
+    if log and low <= 0:
+        raise SpaceError(f"the space: [{key}] has log = true with low = {low!r}: give a low above 0.")
+    if log and step is not None:
+        raise SpaceError(f"the space: [{key}] has both log = true and a step: give one of them.")
+    if step is not None and not 0 < step <= high - low:
+        raise SpaceError(f"the space: [{key}] has step = {step!r}: give a number above 0 and at most {high - low!r}.")
+    return Range(key, low, high, is_integer, log, step)
+
+
+def _takes(value: object, annotation: object) -> bool:
+    try:
+        coerce(value, annotation, "")
+    except OptionError:
+        return False
+    return True
+
+
+def _coerced(value: object, annotation: object, key: str) -> None:
+    try:
+        coerce(value, annotation, key, text=isinstance(value, str))
+    except OptionError as error:
+        raise SpaceError(f"the space: {error}") from error
+
+
+def _jsonable(value: object) -> Any:
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError) as error:
+        raise SpaceError(f"the space: the choice {value!r} cannot be written as JSON ({error}).") from error
+
+
+def _text(value: object) -> str:
+    return format_value(tuple(value) if isinstance(value, list) else value)

@@ -1,0 +1,312 @@
+"""A sweep's trials in Optuna: which settings come next, which trials are pruned, and what is known in SQLite.
+
+Optuna (Akiba et al. 2019, arXiv:1907.10902) is asked for settings and told results; the runs are Rollmill's own.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rollmill.campaigns.jobs import CampaignError
+from rollmill.campaigns.space import Choices, Dimension, SpaceError, contains, grid_of
+from rollmill.extras import install_command
+
+SAMPLERS: Final = ("tpe", "random", "cmaes", "grid")
+PRUNERS: Final = ("median", "hyperband", "none")
+DIRECTIONS: Final = ("maximize", "minimize")
+STORAGE_FILE: Final = "sweep.db"
+# Points of a learning curve at which a pruner may end a trial.
+POINTS: Final = 20
+# Trials before the sampler models results, and before the pruner ends any.
+_STARTUP_TRIALS = 10
+_STARTUP_COMPLETE = 5
+# No trial is ended in its first fifth.
+_WARMUP_POINTS = 4
+_HYPERBAND_FACTOR = 3
+_NAME = "sweep"
+_RETRIED, _ERROR, _VALUES = "retried", "error", "values"
+
+State = Literal["running", "complete", "pruned", "failed"]
+
+
+class MissingSweepExtraError(ImportError):
+    """Optuna, or a package of one of its samplers, is not installed."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of the space.
+
+    Attributes:
+        number: Its number, from 0.
+        state: "complete", "pruned", "failed", or "running" if it has not ended.
+        settings: Complete key -> value, as JSON data.
+        value: The metric's mean over the seeds; of a pruned trial the last one reported. None where there is none.
+        values: The metric of each seed.
+        curve: Point (1 to 20) -> the metric that the pruner has seen there.
+        error: Why it failed.
+    """
+
+    number: int
+    state: State
+    settings: Mapping[str, Any]
+    value: float | None
+    values: tuple[float, ...] = ()
+    curve: Mapping[int, float] | None = None
+    error: str = ""
+
+
+class Study:
+    """The trials of a sweep.
+
+    Args:
+        folder: Where the SQLite file is.
+        space: What varies.
+        sampler: "tpe", "random", "cmaes" or "grid".
+        pruner: "median", "hyperband" or "none".
+        direction: "maximize" or "minimize".
+        seed: Key of the sampler.
+        jobs: Trials at the same time.
+
+    Raises:
+        MissingSweepExtraError: A package is not installed.
+        SpaceError: The sampler cannot search this space.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        space: Sequence[Dimension],
+        *,
+        sampler: str,
+        pruner: str,
+        direction: str,
+        seed: int,
+        jobs: int,
+    ) -> None:
+        self._optuna = _import_optuna()
+        self._space = tuple(space)
+        self._grid = grid_of(space) if sampler == "grid" else None
+        _check_sampler(sampler, self._space)
+        with _quiet(self._optuna):
+            from sqlalchemy.engine import URL
+
+            url = URL.create("sqlite", database=str(folder / STORAGE_FILE)).render_as_string(hide_password=False)
+            try:
+                self._study = self._optuna.create_study(
+                    storage=self._optuna.storages.RDBStorage(url),
+                    pruner=_pruner(self._optuna, pruner),
+                    study_name=_NAME,
+                    direction=direction,
+                    load_if_exists=True,
+                )
+            except Exception as error:  # Of SQLAlchemy's, for a file that is damaged or cannot be written.
+                raise CampaignError(f"{folder / STORAGE_FILE} cannot be used ({error}).") from error
+            # With the key of an earlier session, it would draw the same points again.
+            self._study.sampler = _sampler(self._optuna, sampler, seed + len(self._all), jobs)
+        self._open: dict[int, Any] = {}  # Number -> Optuna's trial.
+        for frozen in self._all:
+            if frozen.state == self._optuna.trial.TrialState.RUNNING:
+                with _quiet(self._optuna):
+                    trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
+                    self._suggest(trial)  # Killed in between, it may lack some.
+                self._open[frozen.number] = trial
+
+    @property
+    def most_trials(self) -> int | None:
+        """How many different points there are; None for no limit."""
+        return None if self._grid is None else len(self._grid)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials that have begun, by number, without failed ones that were tried again."""
+        retried = set(self._study.user_attrs.get(_RETRIED, ()))
+        waiting = self._optuna.trial.TrialState.WAITING
+        return [self._trial_of(t) for t in self._all if t.number not in retried and t.state != waiting]
+
+    @property
+    def open_trials(self) -> list[Trial]:
+        """The trials that have not ended."""
+        return [trial for trial in self.trials if trial.number in self._open]
+
+    def is_open(self, number: int) -> bool:
+        """Whether a trial has begun and not ended."""
+        return number in self._open
+
+    def propose(self, settings: Mapping[str, Any]) -> None:
+        """Have a point tried next."""
+        with _quiet(self._optuna):
+            self._study.enqueue_trial(self._encoded(settings))
+
+    def ask(self) -> Trial:
+        """Begin the next trial."""
+        with _quiet(self._optuna):
+            waiting = [t for t in self._all if t.state == self._optuna.trial.TrialState.WAITING]
+            if self._grid is not None and not waiting:
+                tried = [json.dumps(trial.settings, sort_keys=True) for trial in self.trials]
+                left = [point for point in self._grid if json.dumps(point, sort_keys=True) not in tried]
+                self.propose((left or self._grid)[0])
+            trial = self._study.ask()
+            self._suggest(trial)
+        self._open[trial.number] = trial
+        return self._trial_of(self._frozen(trial.number))
+
+    def report(self, number: int, point: int, value: float) -> None:
+        """Give the pruner a value of a trial's learning curve, unless it has one of this point."""
+        if point not in self._frozen(number).intermediate_values:
+            with _quiet(self._optuna):
+                self._open[number].report(value, point)
+
+    def is_hopeless(self, number: int) -> bool:
+        """Whether the pruner would end a trial now."""
+        with _quiet(self._optuna):
+            return bool(self._open[number].should_prune())
+
+    def complete(self, number: int, values: Sequence[float]) -> None:
+        """End a trial with the metric of each seed."""
+        self._open[number].set_user_attr(_VALUES, list(values))
+        self._tell(number, sum(values) / len(values), None)
+
+    def prune(self, number: int) -> None:
+        """End a trial that the pruner has given up."""
+        self._tell(number, None, self._optuna.trial.TrialState.PRUNED)
+
+    def fail(self, number: int, error: str) -> None:
+        """End a trial without a result."""
+        self._open[number].set_user_attr(_ERROR, error)
+        self._tell(number, None, self._optuna.trial.TrialState.FAIL)
+
+    def retry_failed(self) -> int:
+        """Propose the points of failed trials again; returns how many."""
+        failed = [trial for trial in self.trials if trial.state == "failed"]
+        for trial in failed:
+            self.propose(trial.settings)
+        retried = [*self._study.user_attrs.get(_RETRIED, ()), *(trial.number for trial in failed)]
+        self._study.set_user_attr(_RETRIED, retried)
+        return len(failed)
+
+    def _tell(self, number: int, value: float | None, state: Any) -> None:
+        with _quiet(self._optuna):
+            self._study.tell(self._open.pop(number), value, state)
+
+    def _frozen(self, number: int) -> Any:
+        return next(frozen for frozen in self._all if frozen.number == number)
+
+    @property
+    def _all(self) -> Any:
+        """Optuna's trials, which must not be changed."""
+        return self._study.get_trials(deepcopy=False)
+
+    def _trial_of(self, frozen: Any) -> Trial:
+        states = self._optuna.trial.TrialState
+        names: dict[Any, State] = {
+            states.RUNNING: "running",
+            states.COMPLETE: "complete",
+            states.PRUNED: "pruned",
+            states.FAIL: "failed",
+        }
+        value = frozen.value
+        if frozen.state == states.PRUNED and frozen.intermediate_values:
+            value = frozen.intermediate_values[max(frozen.intermediate_values)]
+        return Trial(
+            number=frozen.number,
+            state=names[frozen.state],
+            settings=self._decoded(frozen.params),
+            value=value,
+            values=tuple(frozen.user_attrs.get(_VALUES, ())),
+            curve=dict(sorted(frozen.intermediate_values.items())),
+            error=str(frozen.user_attrs.get(_ERROR, "")),
+        )
+
+    def _suggest(self, trial: Any) -> None:
+        for dimension in self._space:
+            if isinstance(dimension, Choices):
+                trial.suggest_categorical(dimension.key, [json.dumps(value) for value in dimension.values])
+            elif dimension.is_integer:
+                step = int(dimension.step or 1)
+                trial.suggest_int(dimension.key, int(dimension.low), int(dimension.high), step=step, log=dimension.log)
+            else:
+                trial.suggest_float(
+                    dimension.key, dimension.low, dimension.high, step=dimension.step, log=dimension.log
+                )
+
+    def _encoded(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            dimension.key: json.dumps(settings[dimension.key])
+            if isinstance(dimension, Choices)
+            else settings[dimension.key]
+            for dimension in self._space
+        }
+
+    def _decoded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings; values that are not in the space, in a file that something else has written, are left out."""
+        found = {}
+        for dimension in self._space:
+            if dimension.key in parameters:
+                value = parameters[dimension.key]
+                value = json.loads(value) if isinstance(dimension, Choices) else value
+                if contains(dimension, value):
+                    found[dimension.key] = value
+        return found
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingSweepExtraError(
+            f"a sweep needs Optuna, which is not installed ({error}): {install_command('sweep')}"
+        ) from error
+    return optuna
+
+
+def check_installed() -> None:
+    """Raise :class:`MissingSweepExtraError` without Optuna."""
+    _import_optuna()
+
+
+def _check_sampler(sampler: str, space: Sequence[Dimension]) -> None:
+    if sampler != "cmaes":
+        return
+    try:
+        import cmaes  # noqa: F401
+    except ImportError as error:
+        raise MissingSweepExtraError(
+            f"the sampler cmaes needs a package, which is not installed ({error}): {install_command('sweep')}"
+        ) from error
+    choices = [dimension.key for dimension in space if isinstance(dimension, Choices)]
+    if choices or len(space) < 2:
+        what = f"{choices[0]} has choices" if choices else f"there is one setting, {space[0].key}"
+        raise SpaceError(f"the sampler cmaes needs at least two ranges of numbers, but {what}: take tpe or random.")
+
+
+def _sampler(optuna: Any, name: str, seed: int, jobs: int) -> Any:
+    if name == "tpe":
+        # Trials that run at the same time must not be the same point.
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP_TRIALS, constant_liar=jobs > 1)
+    if name == "cmaes":
+        return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=_STARTUP_TRIALS)
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def _pruner(optuna: Any, name: str) -> Any:
+    if name == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=_STARTUP_COMPLETE, n_warmup_steps=_WARMUP_POINTS)
+    if name == "hyperband":
+        return optuna.pruners.HyperbandPruner(min_resource=1, max_resource=POINTS, reduction_factor=_HYPERBAND_FACTOR)
+    return optuna.pruners.NopPruner()
+
+
+@contextmanager
+def _quiet(optuna: Any) -> Iterator[None]:
+    """Keep Optuna from logging each trial, and from warning of features that it calls experimental."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield

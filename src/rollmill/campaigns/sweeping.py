@@ -1,0 +1,358 @@
+"""``rollmill sweep``: search settings by many runs.
+
+1. The preset's own values are the first trial, where they lie in the space: what the others are compared with.
+2. Optuna proposes the settings of the next trials (:mod:`.study`).
+3. Each trial is one run for each seed, made by a queue (:mod:`.run_queue`). A pruner may end a trial early, by the
+   learning curve of its first seed.
+4. A page shows the result (:mod:`.sweep_page`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from rollmill.api import check_main_guard, make_config
+from rollmill.campaigns.driver import run_all
+from rollmill.campaigns.follow import RunFollower, curve_of_metric, value_at
+from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record, job_name, open_campaign
+from rollmill.campaigns.program import name_of, with_own_code
+from rollmill.campaigns.run_queue import RunningJob
+from rollmill.campaigns.space import Dimension, contains, parse_space, read_space
+from rollmill.campaigns.study import DIRECTIONS, POINTS, PRUNERS, SAMPLERS, Study, Trial, check_installed
+from rollmill.campaigns.sweep_result import SweepResult
+from rollmill.reporting.metric_table import EVALUATION_GROUP, EVALUATION_KEYS, metric_names
+from rollmill.settings.config import Config
+from rollmill.settings.options import encode_settings, full_keys
+from rollmill.settings.value_checks import check_choice, check_integer
+
+TRIALS = 20
+METRIC = "episode_return"
+# Metrics whose names depend on the environment or the run.
+_OPEN_GROUPS = ("agent", "env", "loss", "policy", "task", "win_rate")
+
+
+def sweep(
+    preset: str | Callable[..., Any],
+    space: Mapping[str, Any] | Path | str,
+    *,
+    trials: int = TRIALS,
+    jobs: int = 1,
+    algo: str | None = None,
+    protocol: str | None = None,
+    sampler: str = "tpe",
+    pruner: str = "median",
+    metric: str = METRIC,
+    direction: str = "maximize",
+    seeds: int = 1,
+    output: Path | str | None = None,
+    retry_failed: bool = False,
+    quiet: bool = False,
+    **overrides: object,
+) -> SweepResult:
+    """Search settings: train with many, and compare the results.
+
+    Called again with the same arguments, it continues where it was interrupted; ``trials`` and ``jobs`` may change.
+
+    Args:
+        preset: As for :func:`rollmill.train`.
+        space: Setting -> what is searched, such as ``{"learner.learning_rate": {"low": 1e-5, "high": 1e-2, "log":
+            True}}`` or ``{"learner.minibatches": {"choices": [2, 4]}}``; or the path of a TOML file of such tables.
+        trials: How many points are tried, failed ones included. A grid has no more than its points.
+        jobs: Runs at the same time, each with its share of the cores.
+        algo: As for :func:`rollmill.train`.
+        protocol: Likewise.
+        sampler: "tpe", "random", "cmaes" or "grid".
+        pruner: "median" or "hyperband" end trials early that look worse than others; "none" ends none.
+        metric: A key of ``metrics.jsonl``, whose last value counts, or ``evaluation/KEY`` of ``evaluations.jsonl``.
+        direction: "maximize" or "minimize".
+        seeds: Runs of each trial, with the seeds ``seed``, ``seed + 1``, ...; their mean counts.
+        output: Folder of everything; ``runs/sweep_PRESET`` by default.
+        retry_failed: Try the points of failed trials again.
+        quiet: Show no progress.
+        **overrides: Settings that all trials share, as for :func:`rollmill.train`. Of a setting that is also in the
+            space, it is the value to start from.
+
+    Raises:
+        ValueError: Invalid settings, an invalid space, or a folder with another sweep.
+        ImportError: Optuna is not installed.
+        MainGuardError: See :func:`rollmill.train`.
+        KeyboardInterrupt: A second Ctrl-C.
+    """
+    check_main_guard("sweep()")
+    for name, value in (("trials", trials), ("jobs", jobs), ("seeds", seeds)):
+        check_integer(name, value, 1)
+    for name, chosen, allowed in (
+        ("sampler", sampler, SAMPLERS),
+        ("pruner", pruner, PRUNERS),
+        ("direction", direction, DIRECTIONS),
+    ):
+        check_choice(name, chosen, allowed)
+    check_installed()
+    fixed = with_own_code(preset, overrides)
+    name = name_of(preset)
+    plan = _plan(name, space, fixed, algo=algo, protocol=protocol, metric=metric)
+    folder = Path(output) if output is not None else Path("runs") / job_name(f"sweep_{name}")
+    definition = {
+        "preset": name,
+        "algo": algo,
+        "protocol": protocol,
+        "settings": plan.fixed,
+        "seed": plan.config.seed,
+        "start": plan.start,
+        "space": {dimension.key: dimension.describe() for dimension in plan.space},
+        "metric": metric,
+        "direction": direction,
+        "seeds": seeds,
+        "sampler": sampler,
+        "pruner": pruner,
+    }
+    with open_campaign(folder, "sweep", definition) as campaign:
+        study = Study(
+            folder,
+            plan.space,
+            sampler=sampler,
+            pruner=pruner,
+            direction=direction,
+            seed=plan.config.seed,
+            jobs=jobs,
+        )
+        if not study.trials and plan.start is not None and sampler != "grid":
+            study.propose(plan.start)
+        if retry_failed:
+            study.retry_failed()
+        if study.most_trials is not None:
+            trials = min(trials, study.most_trials)
+        source = _Trials(campaign, study, plan, trials=trials, seeds=seeds, metric=metric)
+        is_complete = run_all(campaign, source, jobs=jobs, title=f"rollmill sweep {name}", quiet=quiet)
+        found = tuple(study.trials)
+        start = next((trial for trial in found if trial.settings == plan.start), None)
+        result = SweepResult(
+            folder=folder,
+            preset=name,
+            algo=algo,
+            protocol=protocol,
+            fixed=plan.fixed,
+            space=plan.space,
+            metric=metric,
+            direction=direction,
+            trials=found,
+            start=start,
+            run_dirs={trial.number: source.run_dirs(trial.number) for trial in found},
+            is_complete=is_complete,
+        )
+        if result.best is None:
+            return result
+        from rollmill.campaigns.sweep_page import write_sweep_page  # It draws with matplotlib.
+
+        return replace(result, page=write_sweep_page(result))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a sweep searches.
+
+    Attributes:
+        preset: Its name.
+        config: With the fixed settings.
+        space: What varies.
+        fixed: The settings that all trials share, as JSON data by complete key.
+        start: The values of the configuration in the space; None if one lies outside.
+        algo: The algorithm.
+        protocol: The protocol.
+    """
+
+    preset: str
+    config: Config
+    space: tuple[Dimension, ...]
+    fixed: dict[str, Any]
+    start: dict[str, Any] | None
+    algo: str | None
+    protocol: str | None
+
+    def settings(self, trial: Trial, seed: int) -> dict[str, Any]:
+        """The settings of a run."""
+        return {**self.fixed, **trial.settings, "seed": seed}
+
+
+def _plan(
+    preset: str,
+    space: Mapping[str, Any] | Path | str,
+    overrides: Mapping[str, object],
+    *,
+    algo: str | None,
+    protocol: str | None,
+    metric: str,
+) -> _Plan:
+    def config_with(more: Mapping[str, object]) -> Config:
+        # A setting given in both is replaced, however its key is written.
+        given = {**full_keys(base, overrides), **more} if more else overrides
+        found = make_config(preset, given, algo=algo, protocol=protocol)
+        found.resolved()
+        return found
+
+    base = make_config(preset, overrides, algo=algo, protocol=protocol)
+    config = config_with({})
+    tables = space if isinstance(space, Mapping) else read_space(space)
+    dimensions = parse_space(tables, config, config_with)
+    searched = {dimension.key for dimension in dimensions}
+    if "seed" in searched:
+        raise CampaignError(
+            "the space has seed, which is no setting to search: give seeds for several runs of a trial."
+        )
+    values = encode_settings(config, searched)
+    outside = [dimension for dimension in dimensions if not contains(dimension, values.get(dimension.key))]
+    given = full_keys(config, overrides)
+    for dimension in outside:
+        if dimension.key in given:
+            raise CampaignError(
+                f"{dimension.key}={given[dimension.key]!r} is the value to start from, outside of the space "
+                f"({dimension.describe()}): give one in it, or omit it."
+            )
+    fixed = {key: value for key, value in encode_settings(config, overrides).items() if key not in searched}
+    fixed.pop("seed", None)
+    for key in [key for key in fixed if any(name.startswith(f"{key}.") for name in searched)]:
+        # Single entries of a mapping vary: the others are set one by one, too.
+        fixed |= {f"{key}.{name}": value for name, value in cast("Mapping[str, Any]", fixed.pop(key)).items()}
+    fixed = {key: value for key, value in fixed.items() if key not in searched}
+    _check_metric(metric, config)
+    return _Plan(
+        preset=preset,
+        config=config,
+        space=dimensions,
+        fixed=fixed,
+        start=None if outside else {dimension.key: values[dimension.key] for dimension in dimensions},
+        algo=algo,
+        protocol=protocol,
+    )
+
+
+def _check_metric(metric: str, config: Config) -> None:
+    group, slash, key = metric.partition("/")
+    if group == EVALUATION_GROUP and slash:
+        numbers = [name for name in EVALUATION_KEYS if name not in ("returns", "lengths", "against")]
+        if key not in numbers:
+            raise CampaignError(f"metric={metric!r}: evaluations have {', '.join(f'evaluation/{n}' for n in numbers)}.")
+        if config.eval_every is None:
+            raise CampaignError(f"metric={metric!r}: this run makes no evaluations; give eval_every (--eval-every).")
+        return
+    if metric not in metric_names() and not (slash and group in _OPEN_GROUPS):
+        close = difflib.get_close_matches(metric, [*metric_names(), "evaluation/mean_return"], n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "docs/metrics.md lists all."
+        raise CampaignError(f"metric={metric!r} is no key of metrics.jsonl: {hint}")
+
+
+class _Trials:
+    """The runs of a sweep, as the queue asks for them."""
+
+    def __init__(self, campaign: Campaign, study: Study, plan: _Plan, *, trials: int, seeds: int, metric: str) -> None:
+        self._campaign = campaign
+        self._study = study
+        self._plan = plan
+        self._trials = trials
+        self._seeds = seeds
+        self._metric = metric
+        self._queued: list[Job] = []
+        self._trial_of: dict[str, Trial] = {}
+        for trial in study.open_trials:  # Of a session that was interrupted.
+            self._begin(trial)
+
+    @property
+    def total(self) -> int:
+        ended = sum(trial.state not in ("running",) for trial in self._study.trials)
+        return max(self._trials, ended) * self._seeds
+
+    def take(self) -> Job | None:
+        while not self._queued:
+            if len(self._study.trials) >= self._trials:
+                return None
+            self._begin(self._study.ask())
+        return self._queued.pop(0)
+
+    def total_steps(self, job: Job) -> int:
+        return int(job.settings.get("total_steps", self._plan.config.total_steps))
+
+    def is_hopeless(self, running: RunningJob) -> bool:
+        trial = self._trial_of[running.job.name]
+        if not self._study.is_open(trial.number):
+            return True  # Another seed of it was pruned, or has failed.
+        if running.job.name != self._name(trial.number, 0):  # The pruner goes by the first seed.
+            return False
+        self._report(trial.number, running.follower, self.total_steps(running.job))
+        return self._study.is_hopeless(trial.number)
+
+    def ended(self, record: Record) -> None:
+        trial = self._trial_of[record.job.name]
+        self._settle(trial.number)
+
+    def run_dirs(self, number: int) -> tuple[Path, ...]:
+        """Directories of the runs of a trial that have begun."""
+        paths = (self._campaign.run_dir(self._name(number, seed)) for seed in range(self._seeds))
+        return tuple(path for path in paths if path.exists())
+
+    def _begin(self, trial: Trial) -> None:
+        jobs = [
+            Job(
+                name=self._name(trial.number, place),
+                preset=self._plan.preset,
+                settings=self._plan.settings(trial, self._plan.config.seed + place),
+                algo=self._plan.algo,
+                protocol=self._plan.protocol,
+            )
+            for place in range(self._seeds)
+        ]
+        self._campaign.add(jobs)
+        self._trial_of.update((job.name, trial) for job in jobs)
+        if not self._settle(trial.number):
+            records = self._campaign.records
+            self._queued += [job for job in jobs if records[job.name].status not in ENDED]
+
+    def _settle(self, number: int) -> bool:
+        """End a trial whose runs have ended; returns whether it has."""
+        if not self._study.is_open(number):
+            return True
+        records = [self._campaign.records[self._name(number, place)] for place in range(self._seeds)]
+        names = {record.job.name for record in records}
+        if failed := [record for record in records if record.status == "failed"]:
+            self._drop(names)
+            self._study.fail(number, failed[0].error)
+        elif any(record.status == "pruned" for record in records):
+            self._drop(names)
+            self._study.prune(number)
+        elif all(record.status == "done" for record in records):
+            curves = [self._curve(record.job.name) for record in records]
+            first = RunFollower(self._campaign.run_dir(records[0].job.name))
+            first.update()
+            self._report(number, first, self.total_steps(records[0].job))
+            if empty := [record.job.name for record, curve in zip(records, curves, strict=True) if not curve]:
+                self._study.fail(number, f"{empty[0]} has no value of {self._metric}; did an episode end?")
+            else:
+                self._study.complete(number, [curve[-1][1] for curve in curves])
+        else:
+            return False
+        return True
+
+    def _drop(self, names: set[str]) -> None:
+        """Take back the other runs of a trial."""
+        self._queued = [job for job in self._queued if job.name not in names]
+
+    def _report(self, number: int, follower: RunFollower, total_steps: int) -> None:
+        curve = follower.curve(self._metric)
+        reached = math.floor(POINTS * min(1.0, follower.agent_steps / total_steps))
+        for point in range(1, reached + 1):
+            value = value_at(curve, point * total_steps / POINTS)
+            if value is not None:
+                self._study.report(number, point, value)
+
+    def _curve(self, name: str) -> Sequence[tuple[int, float]]:
+        follower = RunFollower(self._campaign.run_dir(name))
+        follower.update()
+        return curve_of_metric(self._campaign.run_dir(name), follower.rows, self._metric)
+
+    @staticmethod
+    def _name(number: int, place: int) -> str:
+        return f"trial_{number:04d}-{place}"

@@ -1,0 +1,186 @@
+"""Trials in Optuna: what is proposed, pruned, kept and continued."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmill.campaigns.jobs import CampaignError
+from rollmill.campaigns.space import Choices, Dimension, Range, SpaceError
+from rollmill.campaigns.study import STORAGE_FILE, MissingSweepExtraError, Study
+
+pytest.importorskip("optuna")
+
+RATE = Range("learner.learning_rate", 1e-5, 1e-1, is_integer=False, log=True)
+EPOCHS = Range("learner.epochs", 1, 8, is_integer=True)
+SIZES = Choices("model.mlp_sizes", ([8], [64, 64]))
+
+
+def study_in(folder: Path, space: tuple[Dimension, ...] = (RATE, EPOCHS, SIZES), **changes: Any) -> Study:
+    options: dict[str, Any] = {"sampler": "tpe", "pruner": "median", "direction": "maximize", "seed": 1, "jobs": 1}
+    return Study(folder, space, **{**options, **changes})
+
+
+def test_settings_have_the_types_of_the_space(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    for _ in range(5):
+        trial = study.ask()
+        assert 1e-5 <= trial.settings["learner.learning_rate"] <= 1e-1
+        assert trial.settings["learner.epochs"] in range(1, 9)
+        assert isinstance(trial.settings["learner.epochs"], int)
+        assert trial.settings["model.mlp_sizes"] in ([8], [64, 64])
+        assert trial.state == "running"
+
+
+def test_what_is_proposed_comes_next(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    start = {"learner.learning_rate": 0.05, "learner.epochs": 2, "model.mlp_sizes": [8]}
+    study.propose(start)
+    assert study.trials == []
+    assert study.ask().settings == start
+
+
+def test_results_and_open_trials_are_in_the_file(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    for _ in range(4):
+        study.ask()
+    study.complete(0, [1.0, 3.0])
+    study.report(1, 1, 0.5)
+    study.report(1, 2, 0.25)
+    study.prune(1)
+    study.fail(2, "it broke")
+    study.report(3, 1, 0.125)
+    again = study_in(tmp_path)
+    complete, pruned, failed, open_ = again.trials
+    assert (complete.state, complete.value, complete.values) == ("complete", 2.0, (1.0, 3.0))
+    assert (pruned.state, pruned.value, pruned.curve) == ("pruned", 0.25, {1: 0.5, 2: 0.25})
+    assert (failed.state, failed.error, failed.value) == ("failed", "it broke", None)
+    assert again.open_trials == [open_]
+    assert open_.settings == study.trials[3].settings
+    again.report(3, 1, 9.0)  # Known from the session before.
+    again.report(3, 2, 0.5)
+    again.complete(3, [4.0])
+    assert again.trials[3].curve == {1: 0.125, 2: 0.5}
+    assert [trial.settings for trial in study_in(tmp_path).trials] == [trial.settings for trial in again.trials]
+
+
+def test_a_later_session_draws_other_points(tmp_path: Path) -> None:
+    first = study_in(tmp_path, sampler="random")
+    one = first.ask()
+    first.complete(one.number, [1.0])
+    two = study_in(tmp_path, sampler="random").ask()
+    assert one.settings != two.settings
+
+
+def test_the_sampler_finds_the_better_side(tmp_path: Path) -> None:
+    study = study_in(tmp_path, (RATE, EPOCHS))
+    for _ in range(24):
+        trial = study.ask()
+        study.complete(trial.number, [-abs(trial.settings["learner.epochs"] - 7)])
+    late = [trial.settings["learner.epochs"] for trial in study.trials[14:]]
+    assert sum(late) / len(late) > 5.5  # 4.5 if it drew blindly
+
+
+def test_the_median_pruner_ends_what_is_worse_than_half(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    for number in range(6):
+        study.ask()
+        for point in range(1, 11):
+            study.report(number, point, float(number))
+        study.complete(number, [float(number)])
+    for number, value, is_hopeless in ((6, 1.0, True), (7, 4.0, False)):
+        study.ask()
+        study.report(number, 3, value)
+        assert not study.is_hopeless(number)  # Within its first fifth.
+        study.report(number, 5, value)
+        assert study.is_hopeless(number) == is_hopeless
+
+
+@pytest.mark.parametrize(("pruner", "is_any"), [("hyperband", True), ("none", False)])
+def test_other_pruners(pruner: str, is_any: bool, tmp_path: Path) -> None:
+    study = study_in(tmp_path, pruner=pruner)
+    ended = 0
+    for number in range(8):
+        study.ask()
+        for point in range(1, 21):
+            study.report(number, point, float(-number))
+            if study.is_hopeless(number):
+                ended += 1
+                study.prune(number)
+                break
+        else:
+            study.complete(number, [float(-number)])
+    assert bool(ended) == is_any
+
+
+def test_the_smallest_may_be_the_best(tmp_path: Path) -> None:
+    study = study_in(tmp_path, (EPOCHS, RATE), direction="minimize")
+    for _ in range(24):
+        trial = study.ask()
+        study.complete(trial.number, [trial.settings["learner.epochs"]])
+    late = [trial.settings["learner.epochs"] for trial in study.trials[14:]]
+    assert sum(late) / len(late) < 3.5
+
+
+def test_a_grid_is_gone_through_once_over_two_sessions(tmp_path: Path) -> None:
+    space = (EPOCHS, SIZES)
+    study = study_in(tmp_path, space, sampler="grid")
+    assert study.most_trials == 16
+    for _ in range(7):
+        study.complete(study.ask().number, [1.0])
+    study = study_in(tmp_path, space, sampler="grid")
+    for _ in range(9):
+        study.complete(study.ask().number, [1.0])
+    points = {(t.settings["learner.epochs"], tuple(t.settings["model.mlp_sizes"])) for t in study.trials}
+    assert len(points) == 16
+
+
+def test_failed_trials_are_tried_again(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    first, second = study.ask(), study.ask()
+    study.fail(first.number, "no memory")
+    study.complete(second.number, [1.0])
+    assert study.retry_failed() == 1
+    assert [trial.number for trial in study.trials] == [1]
+    assert study.ask().settings == first.settings
+    assert study.retry_failed() == 0
+
+
+def test_cmaes_takes_two_ranges(tmp_path: Path) -> None:
+    pytest.importorskip("cmaes")
+    study = study_in(tmp_path, (RATE, EPOCHS), sampler="cmaes")
+    for _ in range(14):
+        study.complete(study.ask().number, [1.0])
+    with pytest.raises(SpaceError, match=r"model\.mlp_sizes has choices: take tpe or random"):
+        study_in(tmp_path, (RATE, SIZES), sampler="cmaes")
+    with pytest.raises(SpaceError, match="there is one setting"):
+        study_in(tmp_path, (RATE,), sampler="cmaes")
+
+
+def test_several_at_a_time(tmp_path: Path) -> None:
+    study = study_in(tmp_path, jobs=4)
+    numbers = [study.ask().number for _ in range(4)]
+    for number in numbers:
+        study.complete(number, [1.0])
+    assert all(trial.state == "complete" for trial in study.trials)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / STORAGE_FILE).write_text("this is no database" * 100)
+    with pytest.raises(CampaignError, match=r"sweep\.db cannot be used"):
+        study_in(tmp_path)
+
+
+def test_without_optuna_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingSweepExtraError, match="pip install optuna cmaes"):
+        study_in(tmp_path)
+
+
+def test_without_cmaes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cmaes", None)
+    with pytest.raises(MissingSweepExtraError, match="pip install optuna cmaes"):
+        study_in(tmp_path, (RATE, EPOCHS), sampler="cmaes")

@@ -1,0 +1,188 @@
+"""Sweeps of real runs: the start, the best, the page, a kill and what is left for the next session."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.campaigns.small import SMALL, WORDS, assert_nothing_is_left, finished, has_checkpoint, program, wait_for
+
+from rollmill.campaigns.jobs import STATE_FILE, CampaignError
+from rollmill.campaigns.space import SpaceError
+from rollmill.campaigns.sweep_result import SweepResult
+from rollmill.campaigns.sweeping import sweep
+from rollmill.reporting.metrics import read_metrics
+from rollmill.settings.run_config import load_config
+
+pytest.importorskip("optuna")
+
+SPACE = {"learner.learning_rate": {"low": 1e-6, "high": 1e-2, "log": True}, "learner.epochs": {"choices": [1, 4]}}
+SPACE_FILE = """
+[learner.learning_rate]
+low = 1e-6
+high = 1e-2
+log = true
+[learner.epochs]
+choices = [1, 4]
+"""
+
+
+def small_sweep(folder: Path, **changes: Any) -> SweepResult:
+    return sweep(
+        "gym/CartPole-v1",
+        SPACE,
+        **{"trials": 2, "output": folder, "quiet": True, "pruner": "none", **SMALL, "total_steps": 3000, **changes},
+    )
+
+
+def test_a_sweep_begins_with_the_start_and_ends_with_a_page(tmp_path: Path) -> None:
+    result = small_sweep(tmp_path / "s", trials=2, learning_rate=1e-6)
+    assert result.is_complete
+    first, second = result.trials
+    assert first.settings == {"learner.learning_rate": 1e-6, "learner.epochs": 4}
+    assert result.start == first
+    assert second.state == "complete"
+    for trial in (first, second):
+        (run_dir,) = result.run_dirs[trial.number]
+        assert trial.value == read_metrics(run_dir)[-1]["episode_return"]
+        config = load_config(run_dir)
+        assert config.optimiser.learning_rate == trial.settings["learner.learning_rate"]
+    assert result.best == max(result.trials, key=lambda trial: trial.value or 0.0)
+    assert result.page is not None
+    page = result.page.read_text()
+    assert result.command.startswith("rollmill train gym/CartPole-v1 --")
+    assert "--learner.learning-rate" in page
+    figures = json.loads((result.page.parent / "report.json").read_text())
+    assert figures == json.loads(json.dumps(result.to_dict()))
+    # Nothing is left to do.
+    assert small_sweep(tmp_path / "s", learning_rate=1e-6).trials == result.trials
+    with pytest.raises(CampaignError, match=r"holds another sweep .*total_steps.* is 3000|'total_steps': 3000"):
+        small_sweep(tmp_path / "s", learning_rate=1e-6, total_steps=4000)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_continues_with_its_runs(tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(SPACE_FILE)
+    folder = tmp_path / "s"
+    words = ["sweep", "gym/CartPole-v1", "--space", str(space), "--output", str(folder), "--quiet", "--json"]
+    words += [*WORDS, "--learner.learning-rate", "1e-6", "--trials", "2", "--pruner", "none"]
+    words += ["--total-steps", "20000"]
+    second = folder / "runs" / "trial_0001-0"
+    with program(*words):
+        wait_for(lambda: has_checkpoint(second))
+    state = json.loads((folder / STATE_FILE).read_text())
+    assert [run["status"] for run in state["runs"]] == ["done", "running"]
+    assert_nothing_is_left(state["token"])
+    first_rows = read_metrics(folder / "runs" / "trial_0000-0")
+    steps_before = read_metrics(second)[-1]["agent_steps"]
+    code, out, err = finished(*words)
+    assert code == 0, err
+    result = json.loads(out.splitlines()[-1])
+    assert [trial["state"] for trial in result["trials"]] == ["complete", "complete"]
+    assert result["start"]["settings"] == {"learner.learning_rate": 1e-6, "learner.epochs": 4}
+    assert read_metrics(folder / "runs" / "trial_0000-0") == first_rows
+    assert read_metrics(second)[-1]["agent_steps"] >= 20_000 > steps_before
+    assert "resumed" in (second / "run.log").read_text()
+    assert Path(result["page"]).exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_says_how_to_continue(tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(SPACE_FILE)
+    folder = tmp_path / "s"
+    words = ["sweep", "gym/CartPole-v1", "--space", str(space), "--output", str(folder), *WORDS]
+    words += ["--total-steps", "1e9", "--trials", "2"]
+    with program(*words) as process:
+        wait_for(lambda: has_checkpoint(folder / "runs" / "trial_0000-0"))
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=200)
+    assert process.returncode == 130
+    assert "no trial has ended" in out
+    assert f"the same command continues in {folder}" in err
+    state = json.loads((folder / STATE_FILE).read_text())
+    assert [run["status"] for run in state["runs"]] == ["waiting"]
+    assert_nothing_is_left(state["token"])
+
+
+@pytest.mark.slow
+def test_more_trials_may_be_asked_for(tmp_path: Path) -> None:
+    (first,) = small_sweep(tmp_path / "s", trials=1).trials
+    longer = small_sweep(tmp_path / "s", trials=2)
+    assert longer.trials[0] == first
+    assert [trial.state for trial in longer.trials] == ["complete", "complete"]
+
+
+@pytest.mark.slow
+def test_seeds_are_runs_of_a_trial(tmp_path: Path) -> None:
+    result = small_sweep(tmp_path / "s", trials=2, seeds=2, jobs=2, seed=7)
+    assert len(result.trials) == 2
+    for trial in result.trials:
+        runs = result.run_dirs[trial.number]
+        assert [json.loads((run / "config.json").read_text())["seed"] for run in runs] == [7, 8]
+        assert trial.value == pytest.approx(sum(trial.values) / 2)
+        assert len(trial.values) == 2
+
+
+@pytest.mark.slow
+def test_a_trial_without_the_metric_fails_and_is_tried_again(tmp_path: Path) -> None:
+    result = small_sweep(tmp_path / "s", metric="env/nothing", trials=1)
+    (trial,) = result.trials
+    assert trial.state == "failed"
+    assert "trial_0000-0 has no value of env/nothing" in trial.error
+    assert result.best is None
+    assert result.page is None
+    assert "none has a value of env/nothing" in result.describe()
+    again = small_sweep(tmp_path / "s", metric="env/nothing", trials=1, retry_failed=True)
+    assert [trial.number for trial in again.trials] == [1]
+
+
+@pytest.mark.slow
+def test_the_pruner_ends_a_run_of_a_worse_trial(tmp_path: Path) -> None:
+    result = sweep(
+        "gym/CartPole-v1",
+        {"learner.learning_rate": {"choices": [1e-3, 1e-9]}},
+        trials=12,
+        output=tmp_path / "s",
+        quiet=True,
+        sampler="random",
+        **{**SMALL, "total_steps": 60_000},
+    )
+    pruned = [trial for trial in result.trials if trial.state == "pruned"]
+    assert pruned
+    assert all(trial.settings["learner.learning_rate"] == 1e-9 for trial in pruned)
+    for trial in pruned:
+        assert read_metrics(result.run_dirs[trial.number][0])[-1]["agent_steps"] < 60_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trials": 0}, "trials=0: give an integer of at least 1"),
+        ({"sampler": "best"}, "sampler='best': choose one of 'tpe', 'random', 'cmaes', 'grid'"),
+        ({"pruner": "best"}, "pruner='best': choose one of"),
+        ({"direction": "up"}, "direction='up': choose one of 'maximize', 'minimize'"),
+        ({"metric": "episode_retrun"}, "no key of metrics.jsonl: did you mean episode_return"),
+        ({"metric": "evaluation/mean_return"}, "makes no evaluations; give eval_every"),
+        ({"metric": "evaluation/returns", "eval_every": 1000}, "evaluations have evaluation/"),
+        ({"learning_rate": 1.0}, r"learner\.learning_rate='?1\.0'? is the value to start from, outside of the space"),
+        ({"sampler": "grid"}, r"the grid needs a few values of learner\.learning_rate"),
+        ({"lr": 1.0}, "unknown setting 'lr'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_sweep(tmp_path / "s", **changes)
+    assert not (tmp_path / "s" / "runs" / "trial_0000-0").exists()
+
+
+def test_the_seed_is_no_setting_to_search(tmp_path: Path) -> None:
+    with pytest.raises(CampaignError, match="give seeds for several runs"):
+        sweep("gym/CartPole-v1", {"seed": {"low": 1, "high": 3}}, output=tmp_path)
+    with pytest.raises(SpaceError, match="unknown setting"):
+        sweep("gym/CartPole-v1", {"lr": {"low": 1, "high": 3}}, output=tmp_path)
