@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rollmill.regimes.steps_done import saved_steps
 from rollmill.runtime import sweep
 
 SMALL = {
@@ -59,4 +61,10 @@ def assert_nothing_is_left(token: str) -> None:
 
 
 def has_checkpoint(run_dir: Path) -> bool:
-    return any((run_dir / "checkpoints").glob("*.pt")) and (run_dir / "config.json").exists()
+    """Whether a run has saved what it has learned."""
+    return (saved_steps([run_dir]) or 0) > 0 and (run_dir / "config.json").exists()
+
+
+def was_resumed(run_dir: Path) -> bool:
+    """Whether a run has continued from a checkpoint after its start."""
+    return re.search(r"resumed at step [1-9]", (run_dir / "run.log").read_text()) is not None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.campaigns.small import SMALL, assert_nothing_is_left, has_checkpoint, wait_for
+from tests.campaigns.small import SMALL, assert_nothing_is_left, has_checkpoint, wait_for, was_resumed
 
 from rollmill.campaigns.jobs import Campaign, Job, Record, open_campaign
 from rollmill.campaigns.run_queue import RunQueue, shares_of
@@ -88,7 +88,7 @@ def test_an_interrupted_run_waits_and_is_resumed_from_its_checkpoint(campaign: C
         record = until_one_ends(queue)
     assert record.status == "pruned"
     assert read_metrics(run_dir)[0]["agent_steps"] < before
-    assert "resumed" in (run_dir / "run.log").read_text()
+    assert was_resumed(run_dir)
 
 
 def test_a_run_that_others_have_killed_has_failed(campaign: Campaign) -> None:

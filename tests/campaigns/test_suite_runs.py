@@ -6,7 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.campaigns.small import SMALL, WORDS, assert_nothing_is_left, finished, has_checkpoint, program, wait_for
+from tests.campaigns.small import (
+    SMALL,
+    WORDS,
+    assert_nothing_is_left,
+    finished,
+    has_checkpoint,
+    program,
+    wait_for,
+    was_resumed,
+)
 
 from rollmill.campaigns.jobs import STATE_FILE, CampaignError
 from rollmill.campaigns.suite_runs import suite
@@ -55,7 +64,7 @@ def test_a_killed_suite_continues_with_its_runs(tmp_path: Path) -> None:
     assert [(run["method"], run["status"]) for run in result["runs"]] == [("slow", "done"), ("fast", "done")]
     assert read_metrics(first) == rows
     assert read_metrics(second)[-1]["agent_steps"] >= 15_000
-    assert "resumed" in (second / "run.log").read_text()
+    assert was_resumed(second)
     page = Path(result["page"]).read_text()
     assert "slow" in page
     assert "fast" in page

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.campaigns.small import SMALL, WORDS, assert_nothing_is_left, finished, has_checkpoint, program, wait_for
+from tests.campaigns.small import (
+    SMALL,
+    WORDS,
+    assert_nothing_is_left,
+    finished,
+    has_checkpoint,
+    program,
+    wait_for,
+    was_resumed,
+)
 
 from rollmill.campaigns.jobs import STATE_FILE, CampaignError
 from rollmill.campaigns.space import SpaceError
@@ -87,7 +96,7 @@ def test_a_killed_sweep_continues_with_its_runs(tmp_path: Path) -> None:
     assert result["start"]["settings"] == {"learner.learning_rate": 1e-6, "learner.epochs": 4}
     assert read_metrics(folder / "runs" / "trial_0000-0") == first_rows
     assert read_metrics(second)[-1]["agent_steps"] >= 20_000 > steps_before
-    assert "resumed" in (second / "run.log").read_text()
+    assert was_resumed(second)
     assert Path(result["page"]).exists()
 
 
@@ -147,17 +156,17 @@ def test_the_pruner_ends_a_run_of_a_worse_trial(tmp_path: Path) -> None:
     result = sweep(
         "gym/CartPole-v1",
         {"learner.learning_rate": {"choices": [1e-3, 1e-9]}},
-        trials=12,
+        trials=10,
         output=tmp_path / "s",
         quiet=True,
         sampler="random",
-        **{**SMALL, "total_steps": 60_000},
+        **{**SMALL, "total_steps": 20_000},
     )
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
-    assert pruned
-    assert all(trial.settings["learner.learning_rate"] == 1e-9 for trial in pruned)
+    assert 1e-9 in [trial.settings["learner.learning_rate"] for trial in pruned]
     for trial in pruned:
-        assert read_metrics(result.run_dirs[trial.number][0])[-1]["agent_steps"] < 60_000
+        assert read_metrics(result.run_dirs[trial.number][0])[-1]["agent_steps"] < 20_000
+        assert trial.value is not None
 
 
 @pytest.mark.parametrize(
