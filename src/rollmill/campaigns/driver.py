@@ -70,6 +70,7 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
                 started.follower.update()
                 before += _share(started, source)
             if not queue.running:
+                display.update(_progress(campaign, source, (), time.monotonic() - began, before))
                 return True
             time.sleep(_POLL_S)
             for record in queue.poll():
