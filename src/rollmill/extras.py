@@ -6,6 +6,7 @@ themselves, which works in a checkout and beside an installed wheel alike.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Final
 
 # As in pyproject.toml, without lower bounds; a test compares the two.
@@ -19,11 +20,37 @@ EXTRAS: Final = {
     "minigrid": ("minigrid",),
     "pettingzoo": ("pettingzoo", "mpe2", "pymunk"),
     "ratings": ("openskill",),
-    "report": ("rliable", "pandas<3"),
+    "plots": ("matplotlib",),
+    "report": ("matplotlib", "rliable", "pandas<3"),
+    "tensorboard": ("tensorboard",),
+    "video": ("imageio-ffmpeg", "pillow"),
     "minari": ("minari[hdf5]",),
     "hub": ("huggingface_hub",),
     "sweep": ("optuna", "cmaes"),
 }
+
+# The modules of each extra: with all of them present, it is installed.
+MODULES: Final = {
+    "atari": ("ale_py",),
+    "vizdoom": ("vizdoom", "cv2"),
+    "envpool": ("envpool",),
+    "mujoco": ("mujoco",),
+    "classic-control": ("pygame",),
+    "box2d": ("Box2D", "pygame"),
+    "minigrid": ("minigrid",),
+    "pettingzoo": ("pettingzoo", "mpe2", "pymunk"),
+    "ratings": ("openskill",),
+    "plots": ("matplotlib",),
+    "report": ("matplotlib", "rliable", "pandas"),
+    "tensorboard": ("tensorboard",),
+    "video": ("imageio_ffmpeg", "PIL"),
+    "minari": ("minari", "h5py"),
+    "hub": ("huggingface_hub",),
+}
+
+
+class MissingPackageError(ImportError):
+    """An optional package is not installed; the message says how to install it."""
 
 
 def install_command(extra: str) -> str:
@@ -34,3 +61,28 @@ def install_command(extra: str) -> str:
     """
     words = [f'"{package}"' if set(package) & set("[<>") else package for package in EXTRAS[extra]]
     return " ".join(["pip install", *words])
+
+
+def missing_modules(extra: str) -> tuple[str, ...]:
+    """Modules of an extra that are not installed. Nothing is imported.
+
+    Args:
+        extra: A name in :data:`EXTRAS`.
+    """
+    return tuple(module for module in MODULES[extra] if find_spec(module) is None)
+
+
+def check_extra(extra: str, purpose: str) -> None:
+    """Check that an extra is installed.
+
+    Args:
+        extra: A name in :data:`EXTRAS`.
+        purpose: What needs it: the subject of the message, singular.
+
+    Raises:
+        MissingPackageError: It is not installed.
+    """
+    if missing := missing_modules(extra):
+        raise MissingPackageError(
+            f"{purpose} needs {' and '.join(missing)}, not installed here: {install_command(extra)}"
+        )

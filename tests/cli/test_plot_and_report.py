@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 import rollmill
+import rollmill.cli
 import rollmill.cli.plot
 import rollmill.cli.report
 from rollmill.settings.run_config import write_config
@@ -57,3 +59,13 @@ def test_at_least_one_run_is_needed(make: object, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         make().parser.parse_args([])
     assert "the following arguments are required: RUN" in capsys.readouterr().err
+
+
+def test_without_matplotlib_a_report_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    output = tmp_path / "page"
+    assert rollmill.cli.main(["report", str(a_run(tmp_path / "one", 1, 50.0)), "--output", str(output)]) == 2
+    assert "a report needs matplotlib, not installed here: pip install matplotlib" in capsys.readouterr().err
+    assert not output.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+import rollmill
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import probe
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.lineup import lineup_of_agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import NotRenderableError, open_stage
-from rollmill.evaluation.video import Frame, enlarge, film_episode, play_episode, write_mp4
+from rollmill.evaluation.video import Frame, check_video_path, enlarge, film_episode, play_episode, write_mp4
 from rollmill.evaluation.watch import watch
 from rollmill.evaluation.window import Window
+from rollmill.extras import MissingPackageError
 
 from .conftest import MakeRun
 
@@ -200,3 +203,15 @@ def test_following_films_each_new_checkpoint(make_run: MakeRun) -> None:
 def test_a_window_needs_a_display() -> None:
     with pytest.raises(NotRenderableError, match=r"use --video FILE.mp4"):
         Window("rollmill")
+
+
+def test_without_its_packages_a_video_is_refused_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)  # as if it were not installed
+    message = "a video needs imageio_ffmpeg, not installed here: pip install imageio-ffmpeg pillow"
+    with pytest.raises(MissingPackageError, match=message):
+        check_video_path(tmp_path / "films" / "a.mp4")
+    assert not (tmp_path / "films").exists()
+    with pytest.raises(MissingPackageError, match=message):
+        rollmill.tournament(["random", "random"], env="no/such", videos=tmp_path)

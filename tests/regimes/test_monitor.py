@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,13 @@ def test_reports_that_cannot_be_left_are_told_and_no_error(tmp_path: Path) -> No
     assert "ledger.txt could not be written: [Errno 21]" in notes[0]
     assert "learning_curve.png could not be plotted: NoMetricsError" in notes[1]
     assert f"rollmill plot {tmp_path}" in notes[1]
+
+
+def test_without_matplotlib_there_is_no_curve_and_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    notes: list[str] = []
+    leave_curve(tmp_path, title="a run", note=notes.append)
+    assert notes == []
 
 
 def report_of(agent_steps: int, **changes: Any) -> LearnerReport:

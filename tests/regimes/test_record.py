@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,16 @@ def test_a_signal_of_another_process_is_not_blamed_on_the_user() -> None:
 def test_a_run_is_shown_in_one_line(tmp_path: Path) -> None:
     run = rollmill.Run(tmp_path, 70, 12.5, "a table\nof many\nlines", "total_steps")
     assert repr(run) == f"Run(dir={tmp_path!r}, agent_steps=70, episode_return=12.5, ended_by='total_steps')"
+
+
+def test_the_log_says_once_what_is_not_written_and_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, log = recorded(tmp_path / "all", "total_steps")
+    assert "not written here" not in log
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if they were not installed
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    shown, log = recorded(tmp_path / "none", "total_steps")
+    line = "not written here: tensorboard/ (pip install tensorboard), learning_curve.png (pip install matplotlib)"
+    assert log.count(line) == 1
+    assert not any("not written" in each for each in shown)

@@ -182,3 +182,11 @@ def test_evaluations_are_in_tensorboard_at_the_steps_of_their_networks(tmp_path:
     assert shown() == [(0, 1.0), (10, 11.0), (30, 31.0), (40, 41.0)]
     with MetricsWriter(tmp_path) as writer:
         assert writer.write_evaluations() == []
+
+
+def test_without_tensorboard_only_the_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    with MetricsWriter(tmp_path) as writer:
+        writer.write({"agent_steps": 1, "time_s": 0.1})
+    assert steps_of(tmp_path) == [1]
+    assert [path.name for path in tmp_path.iterdir()] == [METRICS_FILE]

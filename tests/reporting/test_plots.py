@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rollmill.extras import MissingPackageError
 from rollmill.reporting.metrics import MetricsWriter, NoMetricsError
 from rollmill.reporting.plots import Curve, NothingToPlotError, PlotError, curve_of, overlay, plot_runs
 
@@ -130,3 +132,9 @@ def test_a_run_without_records_is_refused(tmp_path: Path) -> None:
         plot_runs([tmp_path / "a"], tmp_path / "x.png")
     with pytest.raises(NoMetricsError, match="does not exist"):
         plot_runs([tmp_path / "b"], tmp_path / "x.png")
+
+
+def test_without_matplotlib_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    with pytest.raises(MissingPackageError, match=r"a learning curve needs matplotlib, .*: pip install matplotlib"):
+        plot_runs([tmp_path], tmp_path / "a.png")

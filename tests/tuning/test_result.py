@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,3 +104,13 @@ def test_files_hold_signed_settings_the_curves_and_the_report(tmp_path: Path) ->
     assert (folder / "tuning.txt").read_text() == tuning.describe() + "\n"
     assert (folder / "tuning.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(json.dumps(tuning.to_dict()))["settings"] == settings
+
+
+def test_without_matplotlib_there_is_no_picture_and_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    said: list[str] = []
+    tune("gym/CartPole-v1", curves=CURVES, output=tmp_path, say=said.append)
+    assert said[0] == "tuning.png is not drawn, because matplotlib is not installed: pip install matplotlib"
+    assert {path.name for path in tmp_path.iterdir()} == {TUNED_FILE, "curves.json", "tuning.txt"}

@@ -12,6 +12,7 @@ from rollmill.comparing.method_curves import curves_of_method, is_coarse
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.statistics import AGGREGATES, Profile
 from rollmill.evaluation.stats import Estimate
+from rollmill.extras import check_extra
 from rollmill.pbt.history import PbtEvent
 from rollmill.reporting.plots import Curve, curve_of
 
@@ -60,6 +61,7 @@ def _hue(place: int, count: int) -> str:
 
 def new_figure(width: float, height: float) -> Any:
     """Return an empty figure of matplotlib, in inches."""
+    check_extra("plots", "a picture")
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=120, layout="constrained")

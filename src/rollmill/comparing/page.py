@@ -35,6 +35,7 @@ from rollmill.comparing.statistics import (
 from rollmill.comparing.tables import scores_section, table
 from rollmill.comparing.task_results import draw_tasks, figures_of_tasks, runs_of_tasks, tasks_section
 from rollmill.evaluation.stats import Estimate
+from rollmill.extras import check_extra
 
 PAGE = "report.html"
 FIGURES = "report.json"
@@ -79,9 +80,11 @@ def write_report(
 
     Raises:
         ComparisonError: The runs cannot be compared.
+        MissingPackageError: matplotlib is not installed.
         MissingReportExtraError: Some are of Atari games, and rliable is not installed.
         NotWritableError: The directory cannot be created or written to.
     """
+    check_extra("plots", "a report")
     comparison = compare(runs)
     folder = Path(output)
     try:

@@ -28,14 +28,19 @@ def _levels() -> list[str]:
     return sorted({*trained, *(re.sub("_train$", "_test", name) for name in trained)})
 
 
+def missing_engine(error: ImportError) -> MissingExtra:
+    """Make the error for an engine that cannot be imported."""
+    return MissingExtra(
+        f"DeepMind Lab is not installed ({error}): it is on no package index, and must be built with Bazel "
+        f"({BUILD_GUIDE})"
+    )
+
+
 def _check_installed() -> None:
     try:
         import deepmind_lab  # noqa: F401 - whether it is installed
     except ImportError as error:
-        raise MissingExtra(
-            f"DeepMind Lab is not installed ({error}): it is on no package index, and must be built with Bazel "
-            f"({BUILD_GUIDE})"
-        ) from error
+        raise missing_engine(error) from error
 
 
 def ids() -> list[str]:

@@ -9,14 +9,19 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-import deepmind_lab
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rollmill.envs.dmlab import missing_engine
 from rollmill.envs.dmlab_cache import LevelCache
 from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.views import Array
+
+try:
+    import deepmind_lab
+except ImportError as error:
+    raise missing_engine(error) from error
 
 # The order of an action's numbers (docs/users/python_api.md of google-deepmind/lab, `action_spec`).
 CONTROLS = (

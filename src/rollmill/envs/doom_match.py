@@ -24,17 +24,21 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, ClassVar
 
-import cv2
 import numpy as np
 from gymnasium import spaces
-from vizdoom import DoomGame
 
 from rollmill.envs.doom_ports import Port
-from rollmill.envs.doom_scenarios import Scenario
+from rollmill.envs.doom_scenarios import Scenario, missing_engine
 from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
 from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
 from rollmill.envs.vizdoom_env import add_scenario, button_heads, match_rules, pressed, turns_of, with_screen
+
+try:
+    import cv2
+    from vizdoom import DoomGame
+except ImportError as error:
+    raise missing_engine(error) from error
 
 # A player joins after the one before, so that they get the same numbers each time.
 _JOIN_S = 0.15

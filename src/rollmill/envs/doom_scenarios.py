@@ -105,6 +105,13 @@ SCENARIOS: dict[str, Scenario] = {
 """Name -> scenario, with the file's name instead of its path."""
 
 
+def missing_engine(error: ImportError) -> MissingExtra:
+    """Make the error for a package of VizDoom's extra that cannot be imported."""
+    return MissingExtra(
+        f"VizDoom scenarios need vizdoom and OpenCV, and one is not installed ({error}): {install_command('vizdoom')}"
+    )
+
+
 def has_assets() -> bool:
     """Whether the maps of Battle and Battle2 are installed."""
     return importlib.util.find_spec("envpool_assets") is not None

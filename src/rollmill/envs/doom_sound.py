@@ -20,13 +20,18 @@ import tempfile
 import time
 
 import numpy as np
-import vizdoom
 from gymnasium import spaces
 from numpy.typing import NDArray
-from vizdoom import DoomGame, SamplingRate
 
+from rollmill.envs.doom_scenarios import missing_engine
 from rollmill.envs.errors import MissingExtra
 from rollmill.runtime.sweep import remove_leftovers
+
+try:
+    import vizdoom
+    from vizdoom import DoomGame, SamplingRate
+except ImportError as error:
+    raise missing_engine(error) from error
 
 _SAMPLES_PER_TIC = 22_050 // 35
 # Echoes crash older versions of the library, and music would depend on what else is installed.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rollmill.envs.config import EnvConfig
-from rollmill.envs.doom_scenarios import SCENARIOS, has_assets, scenario
+from rollmill.envs.doom_scenarios import SCENARIOS, has_assets, missing_engine, scenario
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.extras import install_command
@@ -36,10 +36,7 @@ def _scenarios_path() -> str:
         import cv2  # noqa: F401 - the environment scales pictures with it
         import vizdoom
     except ImportError as error:
-        raise MissingExtra(
-            f"VizDoom scenarios need vizdoom and OpenCV, and one is not installed ({error}): "
-            f"{install_command('vizdoom')}"
-        ) from error
+        raise missing_engine(error) from error
     return str(vizdoom.scenarios_path)
 
 

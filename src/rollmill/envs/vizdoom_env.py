@@ -8,18 +8,22 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import cv2
 import gymnasium
 import numpy as np
-import vizdoom
 from gymnasium import spaces
-from vizdoom import Button, DoomGame, GameVariable, ScreenFormat, ScreenResolution
 
 from rollmill.envs.doom_ports import Port
-from rollmill.envs.doom_scenarios import Scenario
+from rollmill.envs.doom_scenarios import Scenario, missing_engine
 from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
 from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
+
+try:
+    import cv2
+    import vizdoom
+    from vizdoom import Button, DoomGame, GameVariable, ScreenFormat, ScreenResolution
+except ImportError as error:
+    raise missing_engine(error) from error
 
 # A worker owns one core; OpenCV would otherwise start a pool of threads in each worker.
 cv2.setNumThreads(1)

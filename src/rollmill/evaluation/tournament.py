@@ -25,6 +25,7 @@ from rollmill.evaluation.snapshot import Snapshot, folder_of_player, policies_of
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.tournament_result import Score, TournamentResult, elo
 from rollmill.evaluation.video import film_episode
+from rollmill.extras import check_extra
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.value_checks import check_integer
@@ -73,12 +74,15 @@ def tournament(
         trust: Whether to execute code that run directories name even if this user's runs did not write it.
 
     Raises:
+        MissingPackageError: ``videos`` was given, and the packages that write them are not installed.
         TournamentError: Fewer than two players, no environment, or one with a single agent.
         NoRunError: A player is neither a run nor a registered name.
         UntrustedError: A directory names such code, without ``trust``.
         ValueError: ``matches`` is below 1.
     """
     check_integer("matches", matches, 1)
+    if videos is not None:
+        check_extra("video", "a video")
     players = [each for player in players for each in _policies_of(player)]
     if len(players) < 2:
         raise TournamentError(f"{len(players)} player(s) were given: at least two are needed for a match")

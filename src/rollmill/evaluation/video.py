@@ -17,6 +17,7 @@ from rollmill.evaluation.lineup import Lineup
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import Picture, open_stage
 from rollmill.evaluation.tasks import shown_as_task, spec_of
+from rollmill.extras import check_extra
 from rollmill.specs import EnvSpec
 
 _LEAST_HEIGHT = 480
@@ -132,14 +133,16 @@ def film_episode(
 
 
 def check_video_path(path: Path | str) -> Path:
-    """Create the folder of a video.
+    """Check that a video can be written, and create its folder.
 
     Raises:
+        MissingPackageError: The packages that write videos are not installed.
         VideoError: The name does not end in .mp4, or its folder cannot be created or written to.
     """
     path = Path(path)
     if path.suffix.lower() != ".mp4":
         raise VideoError(f"video {str(path)!r}: give a name that ends in .mp4, the only supported format")
+    check_extra("video", "a video")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -163,12 +166,13 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
         Number of pictures.
 
     Raises:
+        MissingPackageError: The packages that write videos are not installed.
         ValueError: There is no frame.
         VideoError: The file cannot be written.
     """
+    path = check_video_path(path)
     import imageio_ffmpeg
 
-    path = check_video_path(path)
     aside = path.with_name(f".writing-{os.getpid()}-{path.stem}.mp4")
     first = next(frames, None)
     if first is None:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from rollmill.envs.config import EnvConfig
+from rollmill.extras import install_command, missing_modules
 from rollmill.regimes.ending import EndedBy
 from rollmill.runtime.machine import describe_machine
 from rollmill.runtime.ranks import Ranks
@@ -29,6 +30,8 @@ from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 _log = logging.getLogger("rollmill.run")
 
 _PACKAGES = ("rollmill", "torch", "numpy", "gymnasium", "ale-py", "vizdoom", "mujoco", "minigrid", "envpool")
+# What a run writes with an extra only.
+_NEEDING_EXTRAS = (("tensorboard", "tensorboard/"), ("plots", "learning_curve.png"))
 
 
 class RunRecord:
@@ -171,7 +174,7 @@ def _about_the_start(config: Config, ranks: Ranks, *, resume: bool) -> list[str]
     versions = ", ".join(f"{name} {version}" for name in _PACKAGES if (version := _version(name)))
     defaults = flatten(Config(env=EnvConfig(name=config.env.name)))
     differing = [f"{k}={format_value(v)}" for k, v in flatten(config).items() if v != defaults.get(k)]
-    return [
+    lines = [
         f"start: a {'resumed' if resume else 'new'} {config.regime.name} run of {config.env.name}, "
         f"pid {os.getpid()}{rank}",
         f"versions: Python {platform.python_version()}, {versions}; {platform.platform()}",
@@ -179,6 +182,8 @@ def _about_the_start(config: Config, ranks: Ranks, *, resume: bool) -> list[str]
         f"command: {shlex.join(sys.orig_argv)} (in {Path.cwd()})",
         f"settings that differ from the defaults: {', '.join(differing)}",
     ]
+    unwritten = [f"{what} ({install_command(extra)})" for extra, what in _NEEDING_EXTRAS if missing_modules(extra)]
+    return lines if ranks.rank or not unwritten else [*lines, f"not written here: {', '.join(unwritten)}"]
 
 
 def _version(package: str) -> str | None:

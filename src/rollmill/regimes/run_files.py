@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
+from rollmill.extras import missing_modules
 from rollmill.reporting.ledger_report import LEDGER_FILE
 from rollmill.reporting.plots import plot_runs
 from rollmill.reporting.task_plots import plot_tasks
@@ -59,7 +60,9 @@ def leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) ->
 
 
 def leave_curve(run_dir: Path, *, title: str, note: Callable[[str], None]) -> None:
-    """Plot the curves at the end of a run; must not fail the run."""
+    """Plot the curves at the end of a run, if matplotlib is installed; must not fail the run."""
+    if missing_modules("plots"):
+        return  # The log said so when the run began.
     try:
         plot_runs([run_dir], run_dir / "learning_curve.png", title=title)
         plot_tasks(run_dir, run_dir / "tasks.png")

@@ -1,5 +1,7 @@
 """A run's metrics: one JSON object a line in ``metrics.jsonl``, TensorBoard events, and Weights & Biases if asked for.
 
+TensorBoard events need the package tensorboard. Without it only the file is written, and ``run.log`` says so.
+
 A record is flat: name -> number (or a list of counts, of a histogram). Names that several figures share are grouped
 with a slash (``loss/policy``, ``share/learner/learning``). Every record has ``time_s`` (seconds trained) and
 ``agent_steps``. What each name means: :mod:`rollmill.reporting.metric_table`.
@@ -19,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
+from rollmill.extras import missing_modules
 from rollmill.reporting.metric_table import EVALUATION_GROUP, tensorboard_tag
 from rollmill.storage.evaluations import EvaluationQueue
 
@@ -58,7 +61,7 @@ class MetricsWriter:
         run_dir: The run's directory; made if it is not there.
         resume_at_steps: Agent steps of the checkpoint that the run resumes from: later records, which the run will
             write again, are dropped. None keeps all.
-        tensorboard: Whether to write TensorBoard events into ``run_dir/tensorboard``.
+        tensorboard: Whether to write TensorBoard events into ``run_dir/tensorboard``, if tensorboard is installed.
         wandb_project: Project to report to with Weights & Biases; None for no report.
         config: Flat configuration, shown by Weights & Biases.
 
@@ -81,7 +84,8 @@ class MetricsWriter:
         _repair(path, resume_at_steps)
         self._wandb = _start_wandb(wandb_project, self.run_dir, config or {}) if wandb_project is not None else None
         self._file: IO[str] = path.open("a", encoding="utf-8")
-        self._events = _EventWriter(self.run_dir / _TENSORBOARD_DIR, resume_at_steps) if tensorboard else None
+        has_events = tensorboard and not missing_modules("tensorboard")
+        self._events = _EventWriter(self.run_dir / _TENSORBOARD_DIR, resume_at_steps) if has_events else None
         self._has_failed = False
         self._evaluations = EvaluationQueue(self.run_dir)
         # Events of earlier sessions; TensorBoard hides those of steps that are repeated.

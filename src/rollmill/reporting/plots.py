@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmill.extras import check_extra
 from rollmill.reporting.metrics import read_metrics
 
 Floats = NDArray[np.float64]
@@ -92,10 +93,12 @@ def plot_runs(
         ``output``.
 
     Raises:
+        MissingPackageError: matplotlib is not installed.
         NoMetricsError: A run has no metrics file.
         NothingToPlotError: No run has a record.
         PlotError: The file cannot be written.
     """
+    check_extra("plots", "a learning curve")
     # matplotlib takes half a second; its object interface leaves no global state behind and needs no display.
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter

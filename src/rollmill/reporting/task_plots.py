@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from rollmill.extras import check_extra
 from rollmill.reporting.metrics import read_metrics
 from rollmill.reporting.plots import curve_of, save_figure
 
@@ -33,9 +34,11 @@ def plot_tasks(run_dir: Path, output: Path) -> Path | None:
         ``output``; None if the run has no tasks.
 
     Raises:
+        MissingPackageError: matplotlib is not installed.
         NoMetricsError: There is no metrics file.
         PlotError: The file cannot be written.
     """
+    check_extra("plots", "a learning curve")
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollmill.extras import missing_modules
 from rollmill.runtime.signed_files import signed
 from rollmill.tuning.curves import Balance, Curves
 from rollmill.tuning.explain import Change, describe_allocation, draw
@@ -166,18 +167,22 @@ class Tuning:
         }
 
     def write(self, directory: Path | str) -> Path:
-        """Leaves ``tuned.json``, ``curves.json``, ``tuning.txt`` and ``tuning.png``; returns the first one's path."""
+        """Leaves ``tuned.json``, ``curves.json``, ``tuning.txt`` and ``tuning.png``; returns the first one's path.
+
+        Without matplotlib there is no picture.
+        """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / TUNED_FILE).write_text(json.dumps(signed(self.settings), indent=2) + "\n")
         (directory / "curves.json").write_text(json.dumps(self.curves.to_json(), indent=2) + "\n")
         (directory / "tuning.txt").write_text(self.describe() + "\n")
-        draw(
-            self.curves,
-            self.update_interval,
-            directory / "tuning.png",
-            title=self.name,
-            solution=self.solution,
-            measured=self.measured,
-        )
+        if not missing_modules("plots"):
+            draw(
+                self.curves,
+                self.update_interval,
+                directory / "tuning.png",
+                title=self.name,
+                solution=self.solution,
+                measured=self.measured,
+            )
         return directory / TUNED_FILE

@@ -23,6 +23,7 @@ from typing import Any
 
 from rollmill.api import check_main_guard, make_config
 from rollmill.envs.registry import register_factory
+from rollmill.extras import install_command, missing_modules
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.signals import sigterm_interrupts
 from rollmill.settings.config import Config
@@ -58,7 +59,7 @@ def tune(
         seconds: For starting and measuring candidates. The preset's own allocation and one candidate are always tried.
         curves: Measured throughput of both sides, or a file of it. Nothing is measured then.
         cores: M; by default this machine's, or the curves' own.
-        output: A directory for ``tuned.json``, the curves, the report and the picture.
+        output: A directory for ``tuned.json``, the curves, the report and, with matplotlib, the picture.
         say: Receives lines about the progress.
         **overrides: Settings, as for :func:`rollmill.train`; they are kept.
 
@@ -80,6 +81,8 @@ def tune(
         given = curves if isinstance(curves, Curves) else Curves.read(curves, cores=cores)
         if cores is not None:
             given = replace(given, cores=cores)
+    if output is not None and say is not None and missing_modules("plots"):
+        say(f"tuning.png is not drawn, because matplotlib is not installed: {install_command('plots')}")
     with _folder(output, overrides):
         if given is not None:
             tuning = tune_by_curves(config, preset, overrides, given, begun)
