@@ -111,3 +111,13 @@ def test_this_machine_tells_something_plausible() -> None:
     assert 1 << 20 < cgroups.available_memory() < 1 << 60
     quota = cgroups.cpu_quota()
     assert quota is None or quota > 0
+
+
+def test_the_memory_limit_is_the_smallest_of_the_enclosing_groups(tmp_path: Path) -> None:
+    assert cgroups.memory_limit(_version_2(tmp_path / "none", {})) is None
+    limits = {"jobs/mine/memory.max": "5000000000\n", "jobs/memory.max": "2000000000\n", "memory.max": "max\n"}
+    assert cgroups.memory_limit(_version_2(tmp_path / "two", limits)) == 2_000_000_000
+    unlimited = {"memory/memory.limit_in_bytes": "9223372036854771712\n"}
+    assert cgroups.memory_limit(_version_1(tmp_path / "one", unlimited)) is None
+    limited = {"memory/memory.limit_in_bytes": "3000000000\n"}
+    assert cgroups.memory_limit(_version_1(tmp_path / "limited", limited)) == 3_000_000_000

@@ -20,6 +20,7 @@ from typing import Final
 from rollmill import __version__
 from rollmill.cli import (
     bench,
+    doctor,
     envs,
     evaluate,
     plot,
@@ -56,6 +57,7 @@ _COMMANDS: Final[tuple[Callable[[], Command], ...]] = (
     verify.make_command,
     bench.make_command,
     envs.make_command,
+    doctor.make_command,
 )
 
 

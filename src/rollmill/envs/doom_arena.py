@@ -107,7 +107,7 @@ def arena_path() -> str:
     """
     content = arena()
     problems = []
-    for folder in (_cache_folder(), Path(tempfile.gettempdir()) / f"rollmill-{os.geteuid()}"):
+    for folder in (cache_folder(), Path(tempfile.gettempdir()) / f"rollmill-{os.geteuid()}"):
         if folder is None:
             continue
         path = folder / "arena.wad"
@@ -132,7 +132,8 @@ def _holds(path: Path, content: bytes) -> bool:
         return False
 
 
-def _cache_folder() -> Path | None:
+def cache_folder() -> Path | None:
+    """Return the user's cache folder of Rollmill, which may not exist; None if the user has no home."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(given):  # The specification says to ignore relative ones.
         return Path(given) / "rollmill"

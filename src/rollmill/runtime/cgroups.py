@@ -30,6 +30,19 @@ def available_memory(root: Path = Path("/")) -> int:
     return available
 
 
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Bytes that the enclosing groups allow altogether: the smallest of their limits, or None if they set none.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are found.
+    """
+    limits = [
+        _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        for folder, version in _folders("memory", root)
+    ]
+    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
+
+
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """Cores' worth of CPU time that the enclosing groups allow, for example 1.5, or None if they set no limit.
 
