@@ -39,7 +39,7 @@ class Buffer {
         if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
             PyErr_Clear();
             raise_type_error(name, " must be a C-contiguous ", (writable ? "writable " : ""),
-                             "array (or another buffer), not this ", Py_TYPE(object.ptr())->tp_name);
+                             "array (or another buffer), not this ", nb::inst_name(object).c_str());
         }
     }
     Buffer(Buffer&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}

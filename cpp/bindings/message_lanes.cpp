@@ -59,11 +59,11 @@ struct Outgoing {
     explicit Outgoing(PyObject* object) {
         if (PyBytes_Check(object)) {
             is_integer = false;
-            bytes = {PyBytes_AS_STRING(object), static_cast<std::size_t>(PyBytes_GET_SIZE(object))};
+            bytes = {PyBytes_AsString(object), static_cast<std::size_t>(PyBytes_Size(object))};
             return;
         }
         if (!PyIndex_Check(object))
-            raise_type_error("a Queue carries int and bytes, not ", Py_TYPE(object)->tp_name,
+            raise_type_error("a Queue carries int and bytes, not ", nb::inst_name(object).c_str(),
                              "; pickle it yourself, or use multiprocessing.Queue");
         integer = PyLong_AsLongLong(object);  // takes __index__, so NumPy's integers pass
         if (integer == -1 && PyErr_Occurred() != nullptr) {
@@ -103,9 +103,9 @@ PyObject* put_general(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
         PyObject* given[3] = {};
         if (count > 3) raise_type_error("put takes obj, block and timeout");
         for (Py_ssize_t i = 0; i < count; ++i) given[i] = arguments[i];
-        for (Py_ssize_t i = 0; names != nullptr && i < PyTuple_GET_SIZE(names); ++i) {
+        for (Py_ssize_t i = 0; names != nullptr && i < PyTuple_Size(names); ++i) {
             std::size_t slot = 0;
-            while (slot < 3 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), allowed[slot]) != 0) ++slot;
+            while (slot < 3 && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, i), allowed[slot]) != 0) ++slot;
             if (slot == 3 || given[slot] != nullptr) raise_type_error("put takes obj, block and timeout, each once");
             given[slot] = arguments[count + i];
         }
