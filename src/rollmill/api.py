@@ -7,6 +7,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -343,6 +344,10 @@ def _plan(
             )
         settings = make_config(preset, given, algo=algo, protocol=protocol)
     settings.resolved(ranks.world_size)
+    if settings.eval_video is not None and find_spec("imageio_ffmpeg") is None:
+        raise ConfigError(
+            f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."
+        )
     to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
     if run_dir is None:
         assert preset is not None
@@ -448,7 +453,13 @@ def _play_what_is_left(directory: Path, config: Config) -> None:
 
         checkpoints = CheckpointStore(folder / "checkpoints", config.checkpoint)
         with MetricsWriter(folder) as writer:
-            play_pending(folder, config.env, episodes=config.eval_episodes, checkpoints=checkpoints)
+            play_pending(
+                folder,
+                config.env,
+                episodes=config.eval_episodes,
+                checkpoints=checkpoints,
+                film_every=config.eval_video,
+            )
             writer.write_evaluations()
 
 

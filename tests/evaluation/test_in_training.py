@@ -79,6 +79,28 @@ def test_the_environment_that_is_given_is_played_whatever_the_files_name(make_ru
     assert queue.records()[-1]["lengths"] == [3, 3]
 
 
+def test_one_of_every_so_many_networks_is_filmed(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE.name)
+    queue = queue_of(run_dir, 10, 20)
+    play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir), film_every=2)
+    queue.leave(network(30), 30)
+    play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir), film_every=2)
+    videos = [record["video"] for record in queue.records()]
+    assert videos == ["videos/steps_000000000010.mp4", None, "videos/steps_000000000030.mp4"]
+    assert sorted(path.name for path in (run_dir / "videos").iterdir()) == [Path(videos[0]).name, Path(videos[2]).name]
+    assert queue.video_of(10) == run_dir / videos[0]
+    assert queue.video_of(20) is None
+
+
+def test_a_film_that_fails_is_a_warning(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE.name)
+    queue = queue_of(run_dir, 10)
+    (run_dir / "videos").write_text("a file in place of the folder")
+    with pytest.warns(UserWarning, match="no video was written: .*cannot be created"):
+        play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir), film_every=1)
+    assert [(record["agent_steps"], record["video"]) for record in queue.records()] == [(10, None)]
+
+
 def test_a_network_that_was_interrupted_stays_pending(make_run: MakeRun) -> None:
     run_dir = make_run(CARTPOLE.name)
     queue = queue_of(run_dir, 10, 20)

@@ -69,7 +69,7 @@ def test_a_caption_is_below_the_picture(make_run: MakeRun, tmp_path: Path) -> No
     assert not np.array_equal(video[0, 496:], video[4, 496:])
 
 
-@pytest.mark.parametrize("limit", [{"longest_s": 0.1}, {"budget_s": 0.0}])
+@pytest.mark.parametrize("limit", [{"longest_s": 0.1}, {"budget_s": 0.0}, {"is_stop_wanted": lambda: True}])
 def test_a_long_film_is_cut(make_run: MakeRun, tmp_path: Path, limit: dict[str, Any]) -> None:
     agent = load(make_run("test/striped", kwargs={"limit": 100}))
     film = film_episode(lineup_of_agent(agent), agent.snapshot.env, tmp_path / "a.mp4", 0, **limit)

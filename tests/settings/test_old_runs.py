@@ -47,6 +47,7 @@ def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
     added |= {"env.vizdoom.wad", "env.vizdoom.bots", "env.vizdoom.players", "env.vizdoom.sound"}
     added |= {"env.tasks", "task_share", "model.observe_task"}
     added |= {"replay.preload", "env.wrappers", "init_from", "init_skip", "init_optimiser", "learner.freeze"}
+    added |= {"eval_video"}
     added |= {f"env.dmlab.{field.name}" for field in fields(DmlabOptions)}
     assert {key for key in loaded.keys() - saved.keys() if not key.startswith(("population.", "pbt."))} <= added
     for key in loaded.keys() & saved.keys():

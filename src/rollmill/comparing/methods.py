@@ -10,7 +10,7 @@ from typing import Any
 # Settings that identify a run, but do not affect training.
 _IDENTITY = ("seed", "preset", "env.name", "env.imports", "wandb_project")
 # Settings in which runs of one method may differ, because they do not change results beyond chance.
-_SAME_METHOD = ("max_seconds", "target_return", "report_every_s", "eval_every", "eval_episodes")
+_SAME_METHOD = ("max_seconds", "target_return", "report_every_s", "eval_every", "eval_episodes", "eval_video")
 _SAME_METHOD_PARTS = ("placement.", "rollout.", "checkpoint.", "distributed.", "debug_")
 _PRECISION = "learner.precision"
 # The learner's first line in a run's log: "learner: bf16, channels_last, ...". A resumed run has several.

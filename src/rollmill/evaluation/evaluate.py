@@ -232,10 +232,12 @@ def evaluate_snapshot(
     episodes: int,
     seed: int = 0,
     num_envs: int = 8,
+    video: Path | str | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> EvaluationResult:
     """Evaluate one version of a policy; see `evaluate`."""
-    return _evaluate(snapshot, _How(episodes=episodes, seed=seed, num_envs=num_envs, is_stop_wanted=is_stop_wanted))
+    how = _How(episodes=episodes, seed=seed, num_envs=num_envs, video=video, is_stop_wanted=is_stop_wanted)
+    return _evaluate(snapshot, how)
 
 
 class _How(NamedTuple):
@@ -349,7 +351,9 @@ def _evaluate_task(
     film = None
     if how.video is not None:
         try:
-            film = film_episode(lineup, env, how.video, seeds[0], task=task, spec=spec)
+            film = film_episode(
+                lineup, env, how.video, seeds[0], task=task, spec=spec, is_stop_wanted=how.is_stop_wanted
+            )
         except Exception as error:
             # Keep the results if rendering fails.
             name = "" if isinstance(error, NotRenderableError) else f"{type(error).__name__}: "

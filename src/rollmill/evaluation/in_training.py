@@ -7,6 +7,7 @@ evaluations still pending at the end of training run then.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_snapshot
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.tournament import points_against
+from rollmill.evaluation.video import VideoError, check_video_path
 from rollmill.models.device import one_thread
 from rollmill.storage.checkpoint_file import load_checkpoint
 from rollmill.storage.checkpoints import CheckpointStore
@@ -29,6 +31,7 @@ def play_pending(
     episodes: int,
     checkpoints: CheckpointStore,
     opponents: Sequence[str] = (),
+    film_every: int | None = None,
     seed: int = 0,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -42,16 +45,20 @@ def play_pending(
         checkpoints: The run's checkpoints; the results decide which is ``best.pt``.
         opponents: Players that the network also meets, in every seat ``episodes`` times. Its share of the points
             decides then which network is the best.
+        film_every: Film one more episode at the first of every so many evaluations; None films none. A film that fails
+            is a warning.
         seed: Seed of environments and noise, the same for every network.
         is_stop_wanted: Called at every step; True stops, and the current network stays pending.
     """
     queue = EvaluationQueue(run_dir)
     for path in queue.pending():
+        is_filmed = film_every is not None and len(queue.records()) % film_every == 0
         try:
             snapshot = read_snapshot(run_dir, path)._replace(env=env)
+            video = _writable(queue.video_path(snapshot.agent_steps)) if is_filmed else None
             with one_thread():
                 result = evaluate_snapshot(
-                    snapshot, episodes=episodes, seed=seed, is_stop_wanted=is_stop_wanted
+                    snapshot, episodes=episodes, seed=seed, video=video, is_stop_wanted=is_stop_wanted
                 ).to_dict()
                 best_by = float(result["mean_return"])
                 if result["tasks"]:
@@ -69,7 +76,19 @@ def play_pending(
             queue.failed(path)
             raise
         checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), best_by)
-        queue.found(path, {key: value for key, value in result.items() if key not in ("video", "checkpoint")})
+        # The run's directory may be moved: the video is named in it, the network is removed.
+        result["video"] = None if result["video"] is None else str(Path(result["video"]).relative_to(run_dir))
+        left_out = ("checkpoint",) if film_every is not None else ("checkpoint", "video")
+        queue.found(path, {key: value for key, value in result.items() if key not in left_out})
+
+
+def _writable(video: Path) -> Path | None:
+    """A path that can be written; None with a warning if it cannot, since the evaluation does not depend on a video."""
+    try:
+        return check_video_path(video)
+    except VideoError as error:
+        warnings.warn(f"no video was written: {error}", stacklevel=2)
+        return None
 
 
 def play_pending_of_all(
@@ -78,6 +97,7 @@ def play_pending_of_all(
     *,
     episodes: int,
     opponents: Sequence[str] = (),
+    film_every: int | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> None:
     """Evaluate the pending networks of several policies; arguments as in :func:`evaluate_until`."""
@@ -88,6 +108,7 @@ def play_pending_of_all(
             episodes=episodes,
             checkpoints=checkpoints,
             opponents=opponents,
+            film_every=film_every,
             is_stop_wanted=is_stop_wanted,
         )
 
@@ -98,6 +119,7 @@ def evaluate_until(
     *,
     episodes: int,
     opponents: Sequence[str] = (),
+    film_every: int | None = None,
     is_stop_wanted: Callable[[], bool],
     while_waiting: Callable[[], object] = lambda: None,
 ) -> None:
@@ -108,12 +130,20 @@ def evaluate_until(
         env: The environment that they are trained on.
         episodes: Complete episodes of each network.
         opponents: As in :func:`play_pending`.
+        film_every: As in :func:`play_pending`.
         is_stop_wanted: Called at every step, and between two networks.
         while_waiting: Called several times a second while no network is pending.
     """
     while not is_stop_wanted():
         # The configuration is written when the learner has started.
         ready = {folder: checkpoints for folder, checkpoints in folders.items() if (folder / "config.json").exists()}
-        play_pending_of_all(ready, env, episodes=episodes, opponents=opponents, is_stop_wanted=is_stop_wanted)
+        play_pending_of_all(
+            ready,
+            env,
+            episodes=episodes,
+            opponents=opponents,
+            film_every=film_every,
+            is_stop_wanted=is_stop_wanted,
+        )
         while_waiting()
         time.sleep(_LOOK_S)

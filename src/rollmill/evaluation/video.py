@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,6 +104,7 @@ def film_episode(
     caption: bool = True,
     longest_s: float = _LONGEST_S,
     budget_s: float = _RENDERING_BUDGET_S,
+    is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> Film:
     """Play one episode and write it as an mp4.
 
@@ -117,6 +118,7 @@ def film_episode(
         caption: Whether a line below the picture shows the steps and the return so far.
         longest_s: Maximum length of the video in seconds.
         budget_s: Maximum wall-clock seconds; a simulator without a GPU may need a second for each frame.
+        is_stop_wanted: Called at every frame; True ends the film there.
     """
     last: list[Frame] = []
     started = time.monotonic()
@@ -125,7 +127,8 @@ def film_episode(
         for frame in play_episode(lineup, env, seed, task=task, spec=spec):
             last[:] = [frame]
             yield frame
-            if frame.length >= longest_s * frame.fps or time.monotonic() - started >= budget_s:
+            is_long = frame.length >= longest_s * frame.fps or time.monotonic() - started >= budget_s
+            if is_stop_wanted() or is_long:
                 return
 
     written = write_mp4(path, frames(), caption=env.of_task(task).name if caption else None)

@@ -404,19 +404,28 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
         return context.stop.is_set()
 
     env, episodes, opponents = setup.config.env, setup.config.eval_episodes, setup.config.eval_against
+    film_every = setup.config.eval_video
     folders = {
         folder: CheckpointStore(folder / "checkpoints", setup.config.checkpoint)
         for folder in setup.config.population.folders(setup.run_dir)
     }
     context.ledger.enter(EvaluatorPhase.PLAYING)
     if is_last:
-        play_pending_of_all(folders, env, episodes=episodes, opponents=opponents, is_stop_wanted=is_stop_wanted)
+        play_pending_of_all(
+            folders,
+            env,
+            episodes=episodes,
+            opponents=opponents,
+            film_every=film_every,
+            is_stop_wanted=is_stop_wanted,
+        )
         return
     evaluate_until(
         folders,
         env,
         episodes=episodes,
         opponents=opponents,
+        film_every=film_every,
         is_stop_wanted=is_stop_wanted,
         while_waiting=lambda: context.ledger.enter(EvaluatorPhase.WAITING),
     )

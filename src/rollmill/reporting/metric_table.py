@@ -385,6 +385,7 @@ EVALUATION_KEYS: Mapping[str, str] = {
     "`mean`, `median` and `mean_capped` (each at most 1), which decides which network is the best.",
     "returns": "Return of each episode.",
     "lengths": "Length of each episode, in agent steps.",
+    "video": "With `eval_video`: the video of one more episode, in the run directory; null where none was filmed.",
     "against": "With `eval_against`: opponent -> the network's share of the points in its matches, 1 for a win and 1/2 "
     "for a draw. Their mean decides which network is the best.",
 }

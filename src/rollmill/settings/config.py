@@ -91,6 +91,8 @@ class Config(Checked):
         eval_episodes: Complete episodes of each evaluation.
         eval_against: With several agents, players that the network meets in each evaluation, ``eval_episodes`` times in
             each seat: "random", names given to ``register_player``, run directories and checkpoint files.
+        eval_video: Film one more episode, into ``videos/``, at the first of every so many evaluations: 1 films at each.
+            None films none.
         seed: Key of every random stream of the run.
         report_every_s: Seconds between two rows of metrics and between two updates of the display. In lockstep, rows do
             not depend on time, so that two runs have the same rows: one for each thousandth of the run, at least one
@@ -130,6 +132,7 @@ class Config(Checked):
     eval_every: int | None = setting(None, integer(1), "for no evaluations")
     eval_episodes: int = setting(30, integer(1))
     eval_against: tuple[str, ...] = ()
+    eval_video: int | None = setting(None, integer(1), "for no videos")
     seed: int = setting(1, integer(0))
     report_every_s: float = setting(2.0, ABOVE_ZERO, "(seconds)")
     wandb_project: str | None = None

@@ -1,6 +1,7 @@
 """The queue of networks between the learner and the evaluator, and the results of evaluations.
 
-``evaluations/steps_<agent steps>.pt`` waits to be evaluated; ``evaluations.jsonl`` holds a line for each evaluation.
+``evaluations/steps_<agent steps>.pt`` waits to be evaluated; ``evaluations.jsonl`` holds a line for each evaluation;
+``videos/steps_<agent steps>.mp4`` shows an episode of some of them.
 Importing this imports no torch.
 """
 
@@ -18,6 +19,7 @@ from rollmill.storage.checkpoint_file import encode_checkpoint
 
 EVALUATIONS_FILE = "evaluations.jsonl"
 _FOLDER = "evaluations"
+_VIDEOS = "videos"
 _NAME = re.compile(r"steps_(\d+)\.pt")
 
 
@@ -76,6 +78,18 @@ class EvaluationQueue:
         with (self._run_dir / EVALUATIONS_FILE).open("a") as file:
             file.write("\n" * (file.tell() > 0) + json.dumps(dict(record)))
         path.unlink(missing_ok=True)
+
+    def video_path(self, agent_steps: int) -> Path:
+        """Where a video of the network after ``agent_steps`` is written."""
+        return self._run_dir / _VIDEOS / f"steps_{agent_steps:012d}.mp4"
+
+    def video_of(self, agent_steps: int) -> Path | None:
+        """The video of the network after ``agent_steps``, if there is one.
+
+        Its path does not come from a file, and a link does not count, since trackers upload what they are given.
+        """
+        path = self.video_path(agent_steps)
+        return path if path.is_file() and not path.is_symlink() and not path.parent.is_symlink() else None
 
     def failed(self, path: Path) -> None:
         """Sets aside a network whose evaluation failed, so that it is not tried again."""
