@@ -22,6 +22,18 @@ def _configuration_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("configuration"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _trackers_stay_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No tracker of a test may use a network or the user's own files."""
+    folder = tmp_path_factory.mktemp("trackers")
+    os.environ["WANDB_MODE"] = "offline"
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        os.environ[name] = str(folder / "wandb")
+    os.environ["MLFLOW_TRACKING_URI"] = (folder / "mlflow").as_uri()
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # Its stores in databases need more packages than mlflow-skinny.
+    os.environ["TRACKIO_DIR"] = str(folder / "trackio")  # It is read once, at the import.
+
+
 @pytest.fixture(autouse=True)
 def _search_path_of_interpreters() -> Iterator[None]:
     """Leave the variable as it was that commands and runs set for the processes that they start."""

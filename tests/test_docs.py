@@ -222,7 +222,7 @@ def test_settings_that_pages_name_exist() -> None:
     sections = {key.partition(".")[0] for key in _KEYS if "." in key}
     pattern = re.compile(rf"`((?:{'|'.join(sections)})\.[a-z_]+(?:\.[a-z_]+)?)[`=]")
     mappings = ("env.kwargs.", "learner.reward_weights.", "policy.", "pbt.limits.", "model.entry_encoders.")
-    other_code = {"env.agents", "env.step", "pbt.jsonl", "replay.nbytes"}
+    other_code = {"env.agents", "env.step", "pbt.jsonl", "replay.nbytes", "tracking.json"}
     named = {
         key
         for page in _DOCS.rglob("*.md")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rollmill.reporting.plots import plot_runs
     from rollmill.rollout.assignment import register_assignment
     from rollmill.storage.removers import register_remover
+    from rollmill.tracking.registry import register_tracker
     from rollmill.tuning.tune import tune
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "register_objective",
     "register_player",
     "register_remover",
+    "register_tracker",
     "suite",
     "sweep",
     "tournament",
@@ -93,6 +95,7 @@ _HOME = {
     "register_model": "rollmill.models.registry",
     "register_player": "rollmill.evaluation.players",
     "register_remover": "rollmill.storage.removers",
+    "register_tracker": "rollmill.tracking.registry",
 }
 
 

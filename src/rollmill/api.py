@@ -39,6 +39,7 @@ from rollmill.settings.run_directory import (
     new_directory,
 )
 from rollmill.settings.value_checks import ConfigError
+from rollmill.tracking.registry import check_trackers
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -344,6 +345,7 @@ def _plan(
             )
         settings = make_config(preset, given, algo=algo, protocol=protocol)
     settings.resolved(ranks.world_size)
+    check_trackers(settings.tracking)
     if settings.eval_video is not None and find_spec("imageio_ffmpeg") is None:
         raise ConfigError(
             f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."
@@ -419,7 +421,7 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Sequ
                     "complete; increase --total-steps (total_steps) to continue it",
                     file=sys.stderr,
                 )
-            _play_what_is_left(directory, config)
+            _play_what_is_left(directory, config, quiet=quiet, trust=trust)
             return finished
         try:
             outcome = run(
@@ -440,27 +442,41 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Sequ
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 
-def _play_what_is_left(directory: Path, config: Config) -> None:
+def _play_what_is_left(directory: Path, config: Config, *, quiet: bool, trust: bool) -> None:
     """Run evaluations that were pending when the run was interrupted."""
     from rollmill.storage.evaluations import EvaluationQueue
 
-    for folder in config.population.folders(directory):
-        if not EvaluationQueue(folder).pending():
-            continue
-        from rollmill.evaluation.in_training import play_pending
-        from rollmill.reporting.metrics import MetricsWriter
-        from rollmill.storage.checkpoints import CheckpointStore
+    names = config.population.names
+    pending = [
+        (name, folder)
+        for name, folder in zip(names, config.population.folders(directory), strict=True)
+        if EvaluationQueue(folder).pending()
+    ]
+    if not pending:
+        return
+    from rollmill.evaluation.in_training import play_pending
+    from rollmill.regimes.tracked_run import log_checkpoints, start_trackers
+    from rollmill.reporting.metrics import MetricsWriter
+    from rollmill.storage.checkpoints import CheckpointStore
 
-        checkpoints = CheckpointStore(folder / "checkpoints", config.checkpoint)
-        with MetricsWriter(folder) as writer:
-            play_pending(
-                folder,
-                config.env,
-                episodes=config.eval_episodes,
-                checkpoints=checkpoints,
-                film_every=config.eval_video,
-            )
-            writer.write_evaluations()
+    def note(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr)
+
+    with start_trackers(config, directory, is_resumed=True, note=note, trust=trust) as trackers:
+        for name, folder in pending:
+            checkpoints = CheckpointStore(folder / "checkpoints", config.checkpoint)
+            with MetricsWriter(folder, trackers=trackers, policy=name if len(names) > 1 else None) as writer:
+                play_pending(
+                    folder,
+                    config.env,
+                    episodes=config.eval_episodes,
+                    checkpoints=checkpoints,
+                    film_every=config.eval_video,
+                )
+                writer.write_evaluations()
+        log_checkpoints(trackers, config, directory)
+        trackers.ended("total_steps")
 
 
 def _finished(directory: Path, config: Config) -> Run | None:

@@ -144,7 +144,7 @@ class LiveRun:
     def evaluate(self) -> None:
         """Ask for an evaluation of the network after the next batch, as ``eval_every`` makes them.
 
-        Its result comes later: in ``evaluations.jsonl``, TensorBoard and the display.
+        Its result comes later: in ``evaluations.jsonl``, the trackers and the display.
         """
         self._start_evaluator()
         for control in self._controls.values():

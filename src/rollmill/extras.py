@@ -27,6 +27,9 @@ EXTRAS: Final = {
     "minari": ("minari[hdf5]",),
     "hub": ("huggingface_hub",),
     "sweep": ("optuna", "cmaes"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow-skinny",),
+    "trackio": ("trackio",),
 }
 
 # The modules of each extra: with all of them present, it is installed.

@@ -125,7 +125,7 @@ def verify(
         "debug_fingerprints": True,
         "max_seconds": None,
         "eval_every": None,
-        "wandb_project": None,
+        "tracker": None,
         "target_return": None,
     }
     resumed_from = updates // 2 if config.in_lockstep else 0

@@ -11,7 +11,14 @@ from rollmill.comparing.methods import differing_settings, is_of_method, labels,
 
 
 def test_settings_that_identify_a_run_are_left_out(tmp_path: Path) -> None:
-    identity = {"seed": 1, "preset": "gym/a", "env.name": "gym/a", "env.imports": (), "wandb_project": "p"}
+    identity = {
+        "seed": 1,
+        "preset": "gym/a",
+        "env.name": "gym/a",
+        "env.imports": (),
+        "tracker": None,
+        "tracking.group": "g",
+    }
     others = {"learner.epochs": 4, "env.frameskip": 2, "learner.precision": "fp32"}
     assert settings_of_run(identity | others, tmp_path, []) == others
 

@@ -119,14 +119,21 @@ def test_resumed_foreign_run_does_not_follow_links(tmp_path: Path, name: str) ->
         assert load_trusted(run_dir, trust=False).num_envs == 2, "in one's own runs links are allowed"
 
 
-def test_resumed_foreign_run_reports_to_no_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollmill.settings.config.find_spec", lambda name: name)  # as if wandb were installed
+@pytest.mark.parametrize(
+    ("saved", "reason"),
+    [
+        ({"wandb_project": "theirs"}, r"reports the run to a service \(tracker=wandb\)"),
+        ({"tracker": ["tensorboard", "mlflow"]}, r"reports the run to a service \(tracker=mlflow\)"),
+        ({"tracking": {"mlflow_uri": "http://theirs"}}, r"service \(tracking.mlflow_uri=http://theirs\)"),
+    ],
+)
+def test_resumed_foreign_run_reports_to_no_tracker(tmp_path: Path, saved: dict[str, Any], reason: str) -> None:
     run_dir = foreign_run(tmp_path / "theirs")
     content = json.loads((run_dir / "config.json").read_text())
-    (run_dir / "config.json").write_text(json.dumps({**content, "wandb_project": "theirs"}))
-    with pytest.raises(UntrustedError, match="reports the run to the Weights & Biases project 'theirs'"):
+    (run_dir / "config.json").write_text(json.dumps({**content, **saved}))
+    with pytest.raises(UntrustedError, match=reason):
         load_trusted(run_dir, trust=False)
-    assert load_trusted(run_dir, trust=True).wandb_project == "theirs"
+    assert load_trusted(run_dir, trust=True).tracking.reports_to
 
 
 def test_pipe_as_configuration_raises_at_once(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import rollmill
 from rollmill.learning.blank_batches import blank_batch
 from rollmill.learning.update import Update
 from rollmill.regimes.torch_side import make_off_policy
-from rollmill.reporting.metric_table import METRICS, metric_names, tensorboard_tag
+from rollmill.reporting.metric_table import METRICS, metric_names
 from rollmill.reporting.metrics import read_metrics
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
+from rollmill.tracking.tensorboard import tensorboard_tag
 
 Rows = dict[str, list[dict[str, Any]]]
 

@@ -14,7 +14,6 @@ from rollmill.reporting.metric_table import (
     describe_metrics,
     label,
     metric_names,
-    tensorboard_tag,
 )
 from rollmill.roles import GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
 
@@ -48,11 +47,6 @@ def test_the_display_calls_a_metric_by_its_label_if_it_shows_it() -> None:
     assert label("episode_return_std") == ""
     with pytest.raises(StopIteration):
         label("unknown")
-
-
-def test_metrics_without_a_group_share_one_in_tensorboard() -> None:
-    assert tensorboard_tag("agent_steps") == "run/agent_steps"
-    assert tensorboard_tag("loss/policy") == "loss/policy"
 
 
 def test_tables_have_a_row_for_each_key_with_as_many_cells_as_their_heads() -> None:

@@ -15,7 +15,7 @@ from rollmill.reporting.plots import Curve, NothingToPlotError, PlotError, curve
 
 
 def make_run(run_dir: Path, offset: float, last: int = 20, **more: Any) -> Path:
-    with MetricsWriter(run_dir, tensorboard=False) as writer:
+    with MetricsWriter(run_dir) as writer:
         for i in range(last):
             writer.write(
                 {

@@ -13,7 +13,7 @@ NAMES = ("atari/pong", "gym/CartPole-v1", "own$task", "a/b/c", "d", "e", "f")
 
 
 def write(run_dir: Path, names: tuple[str, ...], rows: int = 5) -> Path:
-    with MetricsWriter(run_dir, tensorboard=False) as writer:
+    with MetricsWriter(run_dir) as writer:
         for row in range(rows):
             returns = {f"task/{name}/episode_return": None if row == 0 else float(row) for name in names}
             score = {"task/atari/pong/score": None if row == 0 else row / 10} if "atari/pong" in names else {}

@@ -47,9 +47,10 @@ def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
     added |= {"env.vizdoom.wad", "env.vizdoom.bots", "env.vizdoom.players", "env.vizdoom.sound"}
     added |= {"env.tasks", "task_share", "model.observe_task"}
     added |= {"replay.preload", "env.wrappers", "init_from", "init_skip", "init_optimiser", "learner.freeze"}
-    added |= {"eval_video"}
+    added |= {"tracker", "eval_video"}
     added |= {f"env.dmlab.{field.name}" for field in fields(DmlabOptions)}
-    assert {key for key in loaded.keys() - saved.keys() if not key.startswith(("population.", "pbt."))} <= added
+    newer = ("population.", "pbt.", "tracking.")
+    assert {key for key in loaded.keys() - saved.keys() if not key.startswith(newer)} <= added
     for key in loaded.keys() & saved.keys():
         value = loaded[key]
         assert (list(value) if isinstance(value, tuple) else value) == saved[key], key
@@ -79,3 +80,12 @@ def test_the_runs_are_drawn_and_reported(tmp_path: Path) -> None:
 def test_what_a_resumed_run_cannot_change_is_refused(copied: Path, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rollmill.train(run_dir=copied, resume=True, total_steps=10_000, quiet=True, trust=True, lag=1)
+
+
+@pytest.mark.parametrize("copied", ["async"], indirect=True)
+def test_a_run_that_reported_to_a_project_still_does(copied: Path) -> None:
+    content = json.loads((copied / "config.json").read_text())
+    assert load_config(copied).tracking.names == ("tensorboard",), "this one did not"
+    (copied / "config.json").write_text(json.dumps({**content, "wandb_project": "pong"}))
+    tracking = load_config(copied).tracking
+    assert (tracking.names, tracking.project) == (("tensorboard", "wandb"), "pong")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 # Settings that identify a run, but do not affect training.
-_IDENTITY = ("seed", "preset", "env.name", "env.imports", "wandb_project")
+_IDENTITY = ("seed", "preset", "env.name", "env.imports", "tracker")
+_IDENTITY_PARTS = ("tracking.",)
 # Settings in which runs of one method may differ, because they do not change results beyond chance.
 _SAME_METHOD = ("max_seconds", "target_return", "report_every_s", "eval_every", "eval_episodes", "eval_video")
 _SAME_METHOD_PARTS = ("placement.", "rollout.", "checkpoint.", "distributed.", "debug_")
@@ -32,7 +33,9 @@ def settings_of_run(
         Key -> value. With ``learner.precision=auto``, the value is the precision that the run reports; a run that was
         resumed in another precision has both, as in ``"bf16, then fp32"``.
     """
-    found = {key: value for key, value in config.items() if key not in _IDENTITY}
+    found = {
+        key: value for key, value in config.items() if key not in _IDENTITY and not key.startswith(_IDENTITY_PARTS)
+    }
     if found.get(_PRECISION) == "auto":
         found[_PRECISION] = _resolved_precision(run_dir, records) or "auto"
     return found

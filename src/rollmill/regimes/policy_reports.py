@@ -20,6 +20,7 @@ from rollmill.regimes.steps_done import saved_steps
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.status import PolicyStatus
 from rollmill.runtime.ledger import ProcessAccount
+from rollmill.tracking.trackers import Trackers
 
 _SIZE, _SAMPLES_PER_INSERT = "replay/size", "replay/samples_per_insert"
 _SUMS_OF_REPLAY = (_SIZE, "replay/total_priority", "replay/batches_skipped", "replay/late_priorities")
@@ -124,16 +125,23 @@ class PolicyReports:
         return found
 
 
-def policy_monitors(run_setup: RunSetup) -> list[Monitor]:
-    """Build what writes the metrics of each policy into its folder."""
+def resumes_at(run_setup: RunSetup, policy: int) -> int | None:
+    """Return the agent steps of a policy after which a resumed run repeats its metrics; None for a new run."""
+    if not run_setup.resume:
+        return None
+    inserted = run_setup.memory.inserted
+    return inserted[policy] if inserted else saved_steps([run_setup.folder_of(policy)])
+
+
+def policy_monitors(run_setup: RunSetup, trackers: Trackers | None) -> list[Monitor]:
+    """Build what writes the metrics of each policy into its folder, and passes them to the trackers."""
     monitors = []
     for policy, config in enumerate(run_setup.config.policies):
-        folder, resume = run_setup.folder_of(policy), run_setup.resume
+        folder, name = run_setup.folder_of(policy), run_setup.config.population.names[policy]
         folder.mkdir(parents=True, exist_ok=True)
-        earlier = read_metrics(folder) if resume else []
-        inserted = run_setup.memory.inserted
-        kept = (inserted[policy] if inserted else saved_steps([folder])) if resume else None
-        writer = MetricsWriter(folder, resume_at_steps=kept)
+        earlier = read_metrics(folder) if run_setup.resume else []
+        kept = resumes_at(run_setup, policy)
+        writer = MetricsWriter(folder, resume_at_steps=kept, trackers=trackers, policy=name)
         monitors.append(
             Monitor(
                 replace(config, max_seconds=None, target_return=None),
@@ -143,7 +151,7 @@ def policy_monitors(run_setup: RunSetup) -> list[Monitor]:
                 time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
                 earlier=earlier,
                 num_policies=len(run_setup.config.population.names),
-                prefix=f"policy {run_setup.config.population.names[policy]}: ",
+                prefix=f"policy {name}: ",
             )
         )
     return monitors

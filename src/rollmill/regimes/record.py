@@ -31,7 +31,7 @@ _log = logging.getLogger("rollmill.run")
 
 _PACKAGES = ("rollmill", "torch", "numpy", "gymnasium", "ale-py", "vizdoom", "mujoco", "minigrid", "envpool")
 # What a run writes with an extra only.
-_NEEDING_EXTRAS = (("tensorboard", "tensorboard/"), ("plots", "learning_curve.png"))
+_NEEDING_EXTRAS = (("plots", "learning_curve.png"),)  # Trackers tell themselves what they lack.
 
 
 class RunRecord:
@@ -72,12 +72,12 @@ class RunRecord:
     def __enter__(self) -> Self:
         for line in _about_the_start(self._config, self._ranks, resume=self._resume):
             _log.info("%s", line)
-        self._note(f"run directory: {self._run_dir}")
+        self.note(f"run directory: {self._run_dir}")
         if self._changed:
             changes = (
                 f"{key}={format_value(now)} (was {format_value(was)})" for key, (was, now) in self._changed.items()
             )
-            self._note(f"settings changed on resume: {', '.join(changes)}")
+            self.note(f"settings changed on resume: {', '.join(changes)}")
         elif self._resume:
             _log.info("settings changed on resume: none")
         return self
@@ -97,21 +97,22 @@ class RunRecord:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if error is None and self._ending is not None:
-            self._note(f"end: {self._ending}")
+            self.note(f"end: {self._ending}")
         elif isinstance(error, KeyboardInterrupt):
-            self._note(f"end: stopped by the user {self._reached}; progress since the last checkpoint is lost")
+            self.note(f"end: stopped by the user {self._reached}; progress since the last checkpoint is lost")
         elif error is not None:
             reason = str(error).strip().split("\n")[0]
-            self._note(f"end: failed {self._reached}: {type(error).__name__}: {reason}", level=logging.ERROR)
+            self.note(f"end: failed {self._reached}: {type(error).__name__}: {reason}", level=logging.ERROR)
         if not self._ranks.rank:
             for line in next_commands(self._run_dir, self._config, self._ended_by, self._ranks):
-                self._note(line)
+                self.note(line)
 
     @property
     def _reached(self) -> str:
         return f"after {self.agent_steps:,} agent steps" if self.agent_steps else "before anything was learned"
 
-    def _note(self, line: str, *, level: int = logging.INFO) -> None:
+    def note(self, line: str, *, level: int = logging.INFO) -> None:
+        """Log a line and show it."""
         _log.log(level, "%s", line)
         if self._show is not None:
             self._show(line)

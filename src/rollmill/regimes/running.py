@@ -22,7 +22,7 @@ from rollmill.regimes.ending import EndedBy, hung_error, was_signalled_with_us, 
 from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
-from rollmill.regimes.policy_reports import PolicyReports, policy_monitors
+from rollmill.regimes.policy_reports import PolicyReports, policy_monitors, resumes_at
 from rollmill.regimes.record import RunRecord
 from rollmill.regimes.run_files import (
     close_replay_of,
@@ -35,6 +35,7 @@ from rollmill.regimes.run_files import (
 from rollmill.regimes.setup import Probed, RunSetup
 from rollmill.regimes.starting import Evaluator, describe, prepare, probe, start_processes
 from rollmill.regimes.steps_done import episodes_reported, saved_steps, steps_done_again
+from rollmill.regimes.tracked_run import log_checkpoints, start_trackers
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
@@ -46,7 +47,6 @@ from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.signatures import signing_key
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
-from rollmill.settings.options import flatten
 from rollmill.storage.evaluations import EvaluationQueue
 
 _POLL_S = 0.25
@@ -145,6 +145,7 @@ def run(
         StopSignals() as signals,
         run_log(log_path),
         record,  # exits after all processes have ended
+        ExitStack() as after_processes,
         Supervisor(log_path=log_path) as supervisor,
         ExitStack() as at_end,
     ):
@@ -166,14 +167,22 @@ def run(
             already = saved_steps(folders) if probed.saved_steps is None else sum(probed.saved_steps)
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks, trust=trust)
         config = run_setup.config
-        writer = None
+        writer = trackers = None
         if not ranks.rank:
-            writer = MetricsWriter(
-                run_dir,
-                resume_at_steps=run_setup.memory.steps_done(already),
-                wandb_project=config.wandb_project,
-                config=flatten(config),
+            done_before = run_setup.memory.steps_done(already)
+            trackers = after_processes.enter_context(
+                start_trackers(
+                    config,
+                    run_dir,
+                    is_resumed=resume,
+                    resume_at_steps=done_before,
+                    policies_resume_at=[resumes_at(run_setup, policy) for policy in range(len(names))],
+                    note=record.note,
+                    trust=trust,
+                    is_stop_wanted=is_told_to_end,
+                )
             )
+            writer = MetricsWriter(run_dir, resume_at_steps=done_before, trackers=trackers)
         earlier = read_metrics(run_dir) if resume and not ranks.rank else []
         if earlier and run_setup.memory.inserted:
             run_setup = replace(run_setup, episodes=tuple(episodes_reported(folder) for folder in folders))
@@ -196,7 +205,7 @@ def run(
             is_resumed=resume,
             num_policies=len(names),
         ) as monitor:
-            monitors = [] if len(names) == 1 else policy_monitors(run_setup)
+            monitors = [] if len(names) == 1 else policy_monitors(run_setup, trackers)
             reports = PolicyReports(names, [at_end.enter_context(each) for each in monitors])
             caveats = caveats_of(config, probed.spec)
             steps_done = run_setup.memory.steps_done(already) or 0
@@ -277,6 +286,9 @@ def run(
             if is_told_to_end():
                 ended_by = "signal"  # Also if the run was ending already, so that the caller ends, too.
             called.end(ended_by)
+            if trackers is not None:
+                log_checkpoints(trackers, config, run_dir)
+                trackers.ended(ended_by)
             record.ended(ended_by, mean_return=monitor.mean_return, received=signals.received)
             return Outcome(finished.report.agent_steps, monitor.mean_return, summary, ended_by, probed)
 

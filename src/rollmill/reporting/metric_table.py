@@ -403,11 +403,6 @@ def label(name: str) -> str:
     return next(metric.label for group in METRICS.values() for metric in group if metric.name == name)
 
 
-def tensorboard_tag(name: str) -> str:
-    """TensorBoard's name of a metric: those without a group share one."""
-    return name if "/" in name else f"run/{name}"
-
-
 def describe_metrics() -> str:
     """The tables of ``docs/metrics.md``, in Markdown."""
     parts = []

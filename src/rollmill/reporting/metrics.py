@@ -1,6 +1,4 @@
-"""A run's metrics: one JSON object a line in ``metrics.jsonl``, TensorBoard events, and Weights & Biases if asked for.
-
-TensorBoard events need the package tensorboard. Without it only the file is written, and ``run.log`` says so.
+"""A run's metrics: one JSON object a line in ``metrics.jsonl``, from which the trackers get the numbers, too.
 
 A record is flat: name -> number (or a list of counts, of a histogram). Names that several figures share are grouped
 with a slash (``loss/policy``, ``share/learner/learning``). Every record has ``time_s`` (seconds trained) and
@@ -10,31 +8,22 @@ with a slash (``loss/policy``, ``share/learner/learning``). Every record has ``t
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import math
 import os
-import socket
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from rollmill.extras import missing_modules
-from rollmill.reporting.metric_table import EVALUATION_GROUP, tensorboard_tag
+from rollmill.reporting.metric_table import EVALUATION_GROUP
 from rollmill.storage.evaluations import EvaluationQueue
+from rollmill.tracking.trackers import Trackers
 
 Record = dict[str, float | int | str | list[int] | None]
 
 METRICS_FILE = "metrics.jsonl"
-_TENSORBOARD_DIR = "tensorboard"
-_WANDB_ID_FILE = "wandb_id.txt"
 _EVALUATION_SCALARS = ("mean_return", "std_return", "min_return", "max_return", "mean_length")
-
-
-class TrackerNotInstalledError(ImportError):
-    """Weights & Biases was asked for and is not installed."""
 
 
 class NoMetricsError(FileNotFoundError):
@@ -61,12 +50,8 @@ class MetricsWriter:
         run_dir: The run's directory; made if it is not there.
         resume_at_steps: Agent steps of the checkpoint that the run resumes from: later records, which the run will
             write again, are dropped. None keeps all.
-        tensorboard: Whether to write TensorBoard events into ``run_dir/tensorboard``, if tensorboard is installed.
-        wandb_project: Project to report to with Weights & Biases; None for no report.
-        config: Flat configuration, shown by Weights & Biases.
-
-    Raises:
-        TrackerNotInstalledError: ``wandb_project`` was given and the package is missing.
+        trackers: Get the numbers of every record; None for none. They stay open.
+        policy: The policy, of several, whose metrics these are; None for those of the run.
     """
 
     def __init__(
@@ -74,21 +59,19 @@ class MetricsWriter:
         run_dir: Path | str,
         *,
         resume_at_steps: int | None = None,
-        tensorboard: bool = True,
-        wandb_project: str | None = None,
-        config: Mapping[str, object] | None = None,
+        trackers: Trackers | None = None,
+        policy: str | None = None,
     ) -> None:
         self.run_dir = Path(run_dir)
         self.run_dir.mkdir(parents=True, exist_ok=True)
         path = self.run_dir / METRICS_FILE
         _repair(path, resume_at_steps)
-        self._wandb = _start_wandb(wandb_project, self.run_dir, config or {}) if wandb_project is not None else None
         self._file: IO[str] = path.open("a", encoding="utf-8")
-        has_events = tensorboard and not missing_modules("tensorboard")
-        self._events = _EventWriter(self.run_dir / _TENSORBOARD_DIR, resume_at_steps) if has_events else None
         self._has_failed = False
+        self._trackers = trackers
+        self._policy = policy
         self._evaluations = EvaluationQueue(self.run_dir)
-        # Events of earlier sessions; TensorBoard hides those of steps that are repeated.
+        # Trackers have those of earlier sessions; TensorBoard hides those of steps that are repeated.
         self._evaluated = {
             steps
             for record in self._evaluations.records()
@@ -115,23 +98,18 @@ class MetricsWriter:
         try:
             self._file.write(json.dumps(plain, allow_nan=False) + "\n")
             self._file.flush()
-            if self._events is not None:
-                self._events.write(int(steps), numbers)
         except OSError as error:
             raise self._not_written(error) from error
-        if self._wandb is not None:
-            self._wandb.log(numbers, step=int(steps))
+        if self._trackers is not None:
+            self._trackers.log(numbers, int(steps), self._policy)
 
     def write_evaluations(self) -> list[dict[str, Any]]:
-        """Report evaluations since the last call to TensorBoard and Weights & Biases.
+        """Report evaluations since the last call to the trackers, with their videos.
 
         Each is at the agent steps of the network that was evaluated, which may be before the last record's.
 
         Returns:
             The new records of ``evaluations.jsonl``.
-
-        Raises:
-            MetricsNotWrittenError: The disk did not take it.
         """
         size = self._evaluations.nbytes
         if size == self._evaluations_size:
@@ -144,13 +122,10 @@ class MetricsWriter:
             numbers = {f"{EVALUATION_GROUP}/{name}": float(record[name]) for name in _EVALUATION_SCALARS}
             for opponent, points in record.get("against", {}).items():
                 numbers[f"{EVALUATION_GROUP}/against/{opponent}"] = float(points)
-            try:
-                if self._events is not None:
-                    self._events.write(steps, numbers)
-            except OSError as error:
-                raise self._not_written(error) from error
-            if self._wandb is not None:  # Whose own steps may not go back.
-                self._wandb.log({**numbers, f"{EVALUATION_GROUP}/agent_steps": steps})
+            if self._trackers is not None:
+                self._trackers.log(numbers, steps, self._policy)
+                if record.get("video") and (video := self._evaluations.video_of(steps)) is not None:
+                    self._trackers.log_file(video, "video", EVALUATION_GROUP, steps, self._policy)
         return new
 
     def _not_written(self, error: OSError) -> MetricsNotWrittenError:
@@ -161,20 +136,15 @@ class MetricsWriter:
         )
 
     def close(self) -> None:
-        """Close all files; calling it twice does nothing.
+        """Close the file; calling it twice does nothing.
 
         Raises:
             OSError: The remaining data could not be written, and no ``write`` reported it.
         """
-        with contextlib.ExitStack() as stack:  # Closes the others too where one cannot be.
-            if self._wandb is not None:
-                stack.callback(self._wandb.finish)
-                self._wandb = None
-            if self._has_failed:  # What a disk did not take, it does not take now either; `write` has said so.
-                stack.enter_context(contextlib.suppress(OSError))
-            if self._events is not None:
-                stack.callback(self._events.close)
-                self._events = None
+        if not self._has_failed:
+            self._file.close()
+            return
+        with contextlib.suppress(OSError):  # What a disk did not take, it does not take now; `write` has said so.
             self._file.close()
 
     def __enter__(self) -> Self:
@@ -256,55 +226,3 @@ def _plain(
     assert not isinstance(value, Sequence) or isinstance(value, str)
     number = value if value is None or isinstance(value, int | float | str) else value.item()
     return None if isinstance(number, float) and not math.isfinite(number) else number
-
-
-class _EventWriter:
-    """TensorBoard scalars through TensorBoard's own record format: no torch, no TensorFlow.
-
-    Not through its ``EventFileWriter``, whose thread keeps events back for seconds, and dies of a full disk unseen.
-    """
-
-    def __init__(self, directory: Path, resume_at_steps: int | None) -> None:
-        # Imported here because it takes 0.4 s.
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._event, self._summary = Event, Summary
-        directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard knows its files by this beginning and reads them in the order of their names.
-        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        self._records = RecordWriter((directory / name).open("xb"))
-        self._put(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if resume_at_steps is not None:
-            # Makes TensorBoard hide what earlier files say of later steps.
-            start = SessionLog(status=SessionLog.START)
-            self._put(Event(wall_time=time.time(), step=resume_at_steps + 1, session_log=start))
-
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        values = [self._summary.Value(tag=tensorboard_tag(name), simple_value=value) for name, value in scalars.items()]
-        self._put(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
-
-    def close(self) -> None:
-        self._records.close()
-
-    def _put(self, event: Any) -> None:
-        self._records.write(event.SerializeToString())
-        self._records.flush()
-
-
-def _start_wandb(project: str, run_dir: Path, config: Mapping[str, object]) -> Any:
-    try:
-        wandb = importlib.import_module("wandb")  # by name: an optional package without a place in our extras
-    except ImportError as error:
-        raise TrackerNotInstalledError(
-            f"reporting to the Weights & Biases project {project!r} needs the package wandb: pip install wandb"
-        ) from error
-    # A resumed run continues the record of the original one.
-    kept = run_dir / _WANDB_ID_FILE
-    id = kept.read_text().strip() if kept.exists() else None
-    run = wandb.init(
-        project=project, name=run_dir.name, dir=str(run_dir), config=dict(config), id=id, resume="allow" if id else None
-    )
-    kept.write_text(f"{run.id}\n")
-    return run

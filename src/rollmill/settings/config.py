@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import Literal, TypeVar
 
 from rollmill.algorithms.off_policy_config import OFF_POLICY_ALGORITHMS, AnyOffPolicyConfig
@@ -30,6 +29,7 @@ from rollmill.specs import ActionSpec, BoxActions
 from rollmill.storage.checkpoints import CheckpointConfig
 from rollmill.storage.population_config import PopulationConfig
 from rollmill.storage.replay_config import ReplayConfig
+from rollmill.tracking.config import TrackingConfig
 
 R = TypeVar("R", AsyncConfig, LockstepConfig, ReplayRegimeConfig)
 
@@ -65,6 +65,7 @@ class Config(Checked):
         distributed: Ranks that train together.
         population: The policies that learn, and past selves as opponents.
         pbt: Population-based training, where ``population.pbt`` is set.
+        tracking: The services that show the run, such as TensorBoard.
         policy: Settings that one of several policies has for itself, as ``NAME.KEY`` -> value, for example
             ``policy.attacker.learner.learning_rate``.
         task_share: Of several tasks (``env.tasks``), what each gets as much of as the others: "samples", a batch then
@@ -97,7 +98,6 @@ class Config(Checked):
         report_every_s: Seconds between two rows of metrics and between two updates of the display. In lockstep, rows do
             not depend on time, so that two runs have the same rows: one for each thousandth of the run, at least one
             iteration and at most 100,000 agent steps apart.
-        wandb_project: Also report to this Weights & Biases project (needs the package wandb).
         debug_delay_s: Every process sleeps at random times, for at most this many seconds, to show what depends on
             speed. 0 disables it.
         debug_fingerprints: Write ``fingerprints.jsonl``: hashes of the data of every update, step by step, and of the
@@ -118,6 +118,7 @@ class Config(Checked):
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     population: PopulationConfig = field(default_factory=PopulationConfig)
     pbt: PbtConfig = field(default_factory=PbtConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     policy: Mapping[str, object] = field(default_factory=dict)
     task_share: Literal["samples", "compute"] = "samples"
     init_from: str | None = None
@@ -135,7 +136,6 @@ class Config(Checked):
     eval_video: int | None = setting(None, integer(1), "for no videos")
     seed: int = setting(1, integer(0))
     report_every_s: float = setting(2.0, ABOVE_ZERO, "(seconds)")
-    wandb_project: str | None = None
     debug_delay_s: float = setting(0.0, AT_LEAST_ZERO, "(seconds)")
     debug_fingerprints: bool = False
     debug_poison: bool = False
@@ -143,8 +143,6 @@ class Config(Checked):
     def __post_init__(self) -> None:
         """Reject invalid values, and combinations of the parts' values that no run can use."""
         super().__post_init__()
-        if self.wandb_project is not None and find_spec("wandb") is None:
-            raise ConfigError(f"wandb_project={self.wandb_project!r}, but wandb is not installed: pip install wandb.")
         self._check_batch()
         self._check_groups()
         if self.env.tasks:

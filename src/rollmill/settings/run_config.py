@@ -18,10 +18,14 @@ from rollmill.settings.config import Config
 from rollmill.settings.options import flatten, from_json, to_json
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.removers import REMOVERS
+from rollmill.tracking.config import TENSORBOARD
+from rollmill.tracking.registry import TRACKERS
 
 CONFIG_FILE = "config.json"
 # Settings of earlier versions that changed nothing.
 _REMOVED = {"learner": ("cuda_graphs",)}
+# A setting of earlier versions that named the only tracker besides TensorBoard.
+_WANDB_PROJECT = "wandb_project"
 # Settings of algorithms that decide what networks and optimisers there are.
 _FIXED_OF_ALGORITHMS = (
     "off_policy.algorithm",
@@ -93,8 +97,8 @@ def load_trusted(run_dir: Path | str, *, trust: bool) -> Config:
     reason = named_code(config.env)
     if not reason and config.in_lockstep:
         reason = "checkpoints of runs in lockstep hold pickled environments"
-    if not reason and config.wandb_project is not None:
-        reason = f"it reports the run to the Weights & Biases project {config.wandb_project!r}"
+    if not reason and config.tracking.reports_to:
+        reason = f"it reports the run to a service ({config.tracking.reports_to})"
     if not reason and (entry := _leads_elsewhere(directory)) is not None:
         reason = f"{entry} is a link or a device, through which a resumed run would write to other places"
     require_trust(directory / CONFIG_FILE, verdict, reason, trust=trust)
@@ -136,6 +140,11 @@ def _as_saved_today(content: dict[str, Any]) -> dict[str, Any]:
     for section, names in _REMOVED.items():
         if isinstance(saved := content.get(section), dict):
             content = {**content, section: {key: value for key, value in saved.items() if key not in names}}
+    if _WANDB_PROJECT in content:
+        project = content[_WANDB_PROJECT]
+        content = {key: value for key, value in content.items() if key != _WANDB_PROJECT}
+        if project is not None:
+            content |= {"tracker": [TENSORBOARD, "wandb"], "tracking": {"project": project}}
     return content
 
 
@@ -222,7 +231,7 @@ def own_script() -> str | None:
 
 
 def _is_registered_by_user(config: Config) -> bool:
-    """Whether the user registered the environment, network, algorithm or remover in this process."""
+    """Whether the user registered the environment, network, algorithm, remover or a tracker in this process."""
     if any(find_registration(name) is not None for name in config.env.names):
         return True
     # These modules import torch. If they are not loaded, nothing was registered in them.
@@ -233,6 +242,8 @@ def _is_registered_by_user(config: Config) -> bool:
     if algorithms is not None and algorithms.ALGORITHMS.is_registered(config.algorithm_name):
         return True
     if config.in_replay and REMOVERS.is_registered(config.replay.remover):
+        return True
+    if any(map(TRACKERS.is_registered, config.tracking.names)):
         return True
     gym = sys.modules.get("rollmill.envs.gym")
     return gym is not None and any(

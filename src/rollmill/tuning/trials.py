@@ -86,7 +86,7 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
         max_seconds=None,
         target_return=None,
         eval_every=None,
-        wandb_project=None,
+        tracking=replace(config.tracking, trackers=None),
         debug_fingerprints=False,
         checkpoint=replace(config.checkpoint, every_s=None, every_steps=None),
     )

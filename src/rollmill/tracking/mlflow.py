@@ -1,0 +1,95 @@
+"""MLflow: https://mlflow.org. Where runs go: ``tracking.mlflow_uri``, or ``MLFLOW_TRACKING_URI``, or its default."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollmill.tracking.base import FileKind, TrackedRun, file_name, under_policy
+
+# Limits of MLflow's interface.
+_MOST_METRICS = 1000
+_MOST_PARAMS = 100
+_LONGEST_VALUE = 6000
+_NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
+_STATUS = {"failure": "FAILED", "signal": "KILLED", "caller": "KILLED"}
+
+
+class MlflowTracker:
+    """A run of MLflow, through its client: the fluent interface has one active run, which may be the user's own.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        id: The run's id at MLflow.
+        place: Its experiment, and the address of the store.
+    """
+
+    id: str | None
+    place: str
+
+    def __init__(self, run: TrackedRun) -> None:
+        mlflow: Any = importlib.import_module("mlflow")
+        self._entities: Any = importlib.import_module("mlflow.entities")
+        settings = run.settings
+        self._client = mlflow.MlflowClient(tracking_uri=settings.mlflow_uri)
+        if run.resume_id is not None:
+            self._id = run.resume_id
+            self._client.update_run(self._id, status="RUNNING")
+        else:
+            tags = {"group": settings.group} if settings.group else {}
+            tags |= dict.fromkeys(settings.tags, "true")
+            made = self._client.create_run(self._experiment(settings.project), run_name=run.name, tags=tags)
+            self._id = made.info.run_id
+        self.id = self._id
+        self.place = f"run {self._id} of the experiment {settings.project!r} in {self._client.tracking_uri}"
+        self._log_config(run)
+
+    def log(self, numbers: Mapping[str, float], agent_steps: int, policy: str | None) -> None:
+        """Log a row, at its agent steps."""
+        now = int(time.time() * 1000)
+        metrics = [
+            self._entities.Metric(_key(name), float(value), now, agent_steps)
+            for name, value in under_policy(numbers, policy).items()
+        ]
+        for start in range(0, len(metrics), _MOST_METRICS):
+            self._log_batch(metrics=metrics[start : start + _MOST_METRICS])
+
+    def log_file(self, path: Path, kind: FileKind, name: str, agent_steps: int, policy: str | None) -> None:
+        """Log a file as an artifact, in the folder ``videos`` or ``checkpoints/NAME``."""
+        folder = "videos" if kind == "video" else f"checkpoints/{file_name(name, policy)}"
+        if kind == "video" and policy is not None:
+            folder = f"videos/{policy}"
+        self._client.log_artifact(self._id, str(path), folder)
+
+    def finish(self, ended_by: str) -> None:
+        """Set the run's status: finished, killed or failed."""
+        self._client.set_terminated(self._id, _STATUS.get(ended_by, "FINISHED"))
+
+    def _experiment(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        return str(self._client.create_experiment(name) if found is None else found.experiment_id)
+
+    def _log_config(self, run: TrackedRun) -> None:
+        """Log the settings as parameters, which cannot change: those that a resumed run has changed become tags."""
+        wanted = {_key(name): str(value)[:_LONGEST_VALUE] for name, value in run.config.items()}
+        known = self._client.get_run(self._id).data.params if run.resume_id is not None else {}
+        changed = {name: value for name, value in wanted.items() if known.get(name, value) != value}
+        for name, value in changed.items():
+            self._client.set_tag(self._id, f"resumed.{name}", value)
+        params = [self._entities.Param(name, value) for name, value in wanted.items() if name not in known]
+        for start in range(0, len(params), _MOST_PARAMS):
+            self._log_batch(params=params[start : start + _MOST_PARAMS])
+
+    def _log_batch(self, *, metrics: Sequence[Any] = (), params: Sequence[Any] = ()) -> None:
+        self._client.log_batch(self._id, metrics=metrics, params=params)
+
+
+def _key(name: str) -> str:
+    """A name with the characters that MLflow allows."""
+    return _NOT_ALLOWED.sub("_", name)

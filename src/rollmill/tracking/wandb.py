@@ -1,0 +1,91 @@
+"""Weights & Biases: https://docs.wandb.ai. Offline with ``WANDB_MODE=offline``; ``wandb sync`` sends the run later."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollmill.tracking.base import FileKind, TrackedRun, file_name, under_policy
+
+_AXIS = "agent_steps"
+_EVALUATION_AXIS = "evaluation/agent_steps"
+
+
+class WandbTracker:
+    """A run of Weights & Biases, whose files are in the run's directory.
+
+    Rows have no explicit step, because those of the service must not decrease: after a resume from an earlier
+    checkpoint it would drop all rows up to the last step that it has. Instead ``agent_steps`` is the axis of every
+    metric, and ``evaluation/agent_steps`` that of evaluations.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        id: The run's id at Weights & Biases.
+        place: Its address, or its folder if it is offline.
+    """
+
+    id: str | None
+    place: str
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._wandb: Any = importlib.import_module("wandb")
+        settings = run.settings
+        # Without this, `init` would ask for a key on the terminal, where the display is.
+        if self._wandb.setup().settings.mode == "online" and not self._wandb.login(prompt=False, verify=False):
+            raise RuntimeError("no login was found: run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline")
+        # A run that the user's own code has begun is used, and left to that code to finish.
+        self._is_own = self._wandb.run is None
+        self._run = self._wandb.init(
+            project=settings.project,
+            entity=settings.wandb_entity,
+            name=run.name,
+            group=settings.group,
+            tags=list(settings.tags),
+            dir=str(run.directory),
+            config=dict(run.config),
+            id=run.resume_id,
+            resume="allow" if run.resume_id else None,
+            allow_val_change=True,  # A resumed run may have other settings.
+            # The console belongs to the display.
+            settings=self._wandb.Settings(console="off", silent=True),
+        )
+        self.id = str(self._run.id)
+        if self._run.offline:
+            self.place = f"offline run in {Path(self._run.dir).parent}; `wandb sync` sends it"
+        else:
+            self.place = str(self._run.url)
+        self._defined: set[str] = set()
+
+    def log(self, numbers: Mapping[str, float], agent_steps: int, policy: str | None) -> None:
+        """Log a row."""
+        axis = _AXIS if _AXIS in numbers else _EVALUATION_AXIS
+        row = {**numbers, axis: agent_steps}
+        row, axis = dict(under_policy(row, policy)), axis if policy is None else f"policy/{policy}/{axis}"
+        row[axis] = agent_steps
+        for name in row.keys() - self._defined - {axis}:
+            self._run.define_metric(name, step_metric=axis)
+        self._defined.update(row)
+        self._run.log(row)
+
+    def log_file(self, path: Path, kind: FileKind, name: str, agent_steps: int, policy: str | None) -> None:
+        """Log a video in the media panel, or a checkpoint as a version of an artifact."""
+        if kind == "video":
+            (key,) = under_policy({f"{name}/video": 0}, policy)
+            (axis,) = under_policy({_EVALUATION_AXIS: 0}, policy)
+            self._run.log({key: self._wandb.Video(str(path), format="mp4"), axis: agent_steps})
+            return
+        artifact = self._wandb.Artifact(
+            f"{self.id}-{file_name(name, policy)}", type="model", metadata={_AXIS: agent_steps}
+        )
+        artifact.add_file(str(path), name=path.name)
+        self._run.log_artifact(artifact)
+
+    def finish(self, ended_by: str) -> None:
+        """Wait until the service has everything, and end the process that sends it."""
+        if self._is_own:
+            self._run.finish(exit_code=1 if ended_by == "failure" else 0)
+            self._wandb.teardown()

@@ -1,0 +1,121 @@
+"""Weights & Biases, MLflow and Trackio with their real packages, on this machine alone."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from services import KEPT, require
+
+from rollmill.tracking.base import TrackedRun, TrackerFactory
+from rollmill.tracking.config import TrackingConfig
+from rollmill.tracking.mlflow import MlflowTracker
+from rollmill.tracking.trackio import TrackioTracker
+from rollmill.tracking.wandb import WandbTracker
+
+TRACKERS: dict[str, TrackerFactory] = {"wandb": WandbTracker, "mlflow": MlflowTracker, "trackio": TrackioTracker}
+
+# What the packages themselves do, in the threads that they start as well.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def tracked(directory: Path) -> TrackedRun:
+    settings = TrackingConfig(project=f"p{uuid.uuid4().hex[:8]}", group="seeds", tags=("first", "second"))
+    config = {"learner.epochs": 2, "model.mlp_sizes": (8, 8), "seed": None}
+    return TrackedRun(directory=directory, name="run", config=config, settings=settings)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_service_keeps_a_run_and_its_resumption(tmp_path: Path, name: str) -> None:
+    require(name)
+    run = tracked(tmp_path)
+    video, checkpoint = tmp_path / "steps_10.mp4", tmp_path / "checkpoint_000001.pt"
+    video.write_bytes(b"\0" * 100)
+    checkpoint.write_bytes(b"\1" * 100)
+    first = TRACKERS[name](run)
+    for steps in (10, 20, 30):
+        first.log({"agent_steps": steps, "loss/policy": steps / 10}, steps, None)
+    first.log({"evaluation/mean_return": 5.0}, 10, None)
+    first.log({"agent_steps": 15, "loss/policy": 7.0, "episode_return": 1.0}, 15, "a")
+    first.log_file(checkpoint, "checkpoint", "final", 30, "a")
+    first.finish("failure")
+    assert first.id is not None
+    assert first.place
+    resumed = replace(
+        run, is_resumed=True, resume_id=first.id, resume_at_steps=20, config={**run.config, "learner.epochs": 3}
+    )
+    second = TRACKERS[name](resumed)
+    assert second.id == first.id
+    second.log({"agent_steps": 25, "loss/policy": 9.0}, 25, None)
+    second.finish("total_steps")
+    kept = KEPT[name](tmp_path, first.id, run.settings.project)
+    # A service that sorts shows those of one step together; which come first is its affair.
+    assert sorted(kept.points("loss/policy")) == [(10, 1.0), (20, 2.0), (25, 9.0), (30, 3.0)]
+    assert kept.points("evaluation/mean_return") == [(10, 5.0)]
+    assert kept.points("policy/a/loss/policy") == [(15, 7.0)]
+    assert kept.points("policy/a/episode_return") == [], "the run's own rows have it"
+    assert str(kept.config["learner.epochs"]) == {"wandb": "3", "mlflow": "2", "trackio": "3"}[name]
+    assert [path for path in kept.files if "a-final" in path]
+    assert kept.state in {"wandb": ["0"], "mlflow": ["FINISHED"], "trackio": [""]}[name]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_two_runs_of_one_name_stay_two(tmp_path: Path, name: str) -> None:
+    require(name)
+    run = tracked(tmp_path)
+    ids = []
+    for value in (1.0, 2.0):
+        tracker = TRACKERS[name](run)
+        tracker.log({"agent_steps": 1, "x": value}, 1, None)
+        tracker.finish("total_steps")
+        ids.append(str(tracker.id))
+    assert [KEPT[name](tmp_path, id, run.settings.project).points("x") for id in ids] == [[(1, 1.0)], [(1, 2.0)]]
+
+
+def test_settings_that_a_resumed_run_changes_are_tags_in_mlflow(tmp_path: Path) -> None:
+    require("mlflow")
+    import mlflow
+
+    run = tracked(tmp_path)
+    first = MlflowTracker(run)
+    MlflowTracker(replace(run, resume_id=first.id, config={**run.config, "seed": 4, "env/<x>": 1}))
+    data = mlflow.MlflowClient().get_run(first.id).data
+    assert data.tags["resumed.seed"] == "4"
+    assert data.tags["group"] == "seeds"
+    assert data.params["seed"] == "None"
+    assert data.params["env/_x_"] == "1"
+
+
+def test_weights_and_biases_never_asks_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("wandb")
+    import wandb
+
+    monkeypatch.setattr(wandb.setup().settings, "mode", "online")
+    for variable in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    with pytest.raises(RuntimeError, match=r"no login was found: run `wandb login`"):
+        WandbTracker(tracked(tmp_path))
+
+
+def test_a_run_of_the_users_own_code_is_used_and_not_finished(tmp_path: Path) -> None:
+    require("wandb")
+    import wandb
+
+    own = wandb.init(project="own", dir=str(tmp_path), settings=wandb.Settings(console="off", silent=True))
+    tracker = WandbTracker(tracked(tmp_path))
+    tracker.log({"agent_steps": 1, "x": 2.0}, 1, None)
+    tracker.finish("total_steps")
+    assert wandb.run is own
+    own.finish()
+    wandb.teardown()
+    assert KEPT["wandb"](tmp_path, own.id, "own").points("x") == [(1, 2.0)]
+
+
+def test_trackio_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require("trackio")
+    tracker = TrackioTracker(tracked(tmp_path))
+    tracker.finish("total_steps")
+    assert capsys.readouterr().out == ""
