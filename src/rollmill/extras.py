@@ -49,6 +49,10 @@ MODULES: Final = {
     "video": ("imageio_ffmpeg", "PIL"),
     "minari": ("minari", "h5py"),
     "hub": ("huggingface_hub",),
+    "sweep": ("optuna", "cmaes"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "trackio": ("trackio",),
 }
 
 
