@@ -65,6 +65,16 @@ def test_unroll_equals_single_steps(kind: str, resets: tuple[tuple[int, int], ..
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_step_of_operations_is_the_same_step(kind: str) -> None:
+    torch.manual_seed(0)
+    core = make_core(kind, 5, 4, "torch")
+    x, state = torch.randn(6, 5), torch.randn(6, core.state_size)
+    found, expected = core.step_of_operations(x, state), core.step(x, state)
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[1], expected[1])
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_the_state_stays_in_float32_under_autocast(kind: str) -> None:
     torch.manual_seed(0)
     core = make_core(kind, 5, 4, "torch")

@@ -96,7 +96,7 @@ def test_equals_torch_distributions(name: str, masked: bool, leading: tuple[int,
     torch.testing.assert_close(sampled, log_prob, **close)
 
 
-@pytest.mark.parametrize("source", ["generator", "uniform"])
+@pytest.mark.parametrize("source", ["generator", "uniform", "noise"])
 def test_frequencies_are_the_probabilities(source: str) -> None:
     spec = SPECS["hybrid"]
     distribution = ActionDistribution(spec)
@@ -105,7 +105,12 @@ def test_frequencies_are_the_probabilities(source: str) -> None:
     mask = torch.tensor([True, False, True, True, True, True, False]).expand(n, -1)
     g = torch.Generator().manual_seed(11)
     uniform = torch.rand(n, distribution.noise_size, generator=g) if source == "uniform" else None
-    discrete, continuous, _ = distribution.sample_with_log_prob(params, mask, g, uniform=uniform)
+    if source == "noise":
+        noise = torch.rand(n, 7, generator=g), torch.randn(n, 3, generator=g)
+        discrete, continuous, log_prob = distribution.sample_from_noise(params, mask, *noise)
+        torch.testing.assert_close(log_prob, distribution.log_prob(params, discrete, continuous, mask))
+    else:
+        discrete, continuous, _ = distribution.sample_with_log_prob(params, mask, g, uniform=uniform)
     assert discrete is not None
     assert continuous is not None
     heads, normal = reference(spec, params[:1], mask[:1])

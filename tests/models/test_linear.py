@@ -28,6 +28,15 @@ def test_dense_respects_autocast() -> None:
     torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
 
 
+@torch.no_grad()
+def test_dense_can_be_traced_for_any_number_of_rows() -> None:
+    dense, rows = Dense(7, 5), torch.export.Dim("rows", min=1)
+    traced = torch.export.export(dense, (torch.randn(3, 7),), dynamic_shapes=({0: rows},), strict=False).module()
+    for count in (1, 16, 200):
+        x = torch.randn(count, 7)
+        torch.testing.assert_close(traced(x), dense(x))
+
+
 def test_dense_has_gradients() -> None:
     dense, x = Dense(7, 5), torch.randn(16, 7)
     dense(x).sum().backward()

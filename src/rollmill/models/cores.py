@@ -33,9 +33,15 @@ class RecurrentCore(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run one step: features ``[N, F]`` and state ``[N, S]`` to output ``[N, H]`` and the next state ``[N, S]``."""
+        if torch.compiler.is_compiling():
+            return self.step_of_operations(x, state)
         x = x.unsqueeze(0)
         output, state = self.run_on_cpu(x, state, (None,)) if x.device.type == "cpu" else self.run(x, state)
         return output[0], state
+
+    def step_of_operations(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Run one step in plain tensor operations, which can be traced and exported; see :meth:`step`."""
+        raise NotImplementedError
 
     def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run several steps without a reset: ``[T, N, F]`` and ``[N, S]`` to ``[T, N, H]`` and ``[N, S]``."""
@@ -108,6 +114,15 @@ class GRUCore(RecurrentCore):
         self.layer = nn.GRU(input_size, size)
         _initialise(self.layer, init)
 
+    def step_of_operations(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`RecurrentCore.step_of_operations`."""
+        weight_in, weight, bias_in, bias = _weights(self.layer)
+        reset, update, new = linear(wide(x), weight_in, bias_in).chunk(3, -1)
+        of_reset, of_update, of_new = linear(state, weight, bias).chunk(3, -1)
+        new = torch.tanh(new + torch.sigmoid(reset + of_reset) * of_new)
+        state = new + torch.sigmoid(update + of_update) * (state - new)
+        return state, state
+
     def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`RecurrentCore.run`."""
         with torch.autocast(x.device.type, enabled=False):
@@ -134,6 +149,16 @@ class LSTMCore(RecurrentCore):
         self.state_size = 2 * size
         self.layer = nn.LSTM(input_size, size)
         _initialise(self.layer, init)
+
+    def step_of_operations(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`RecurrentCore.step_of_operations`."""
+        h, c = state.chunk(2, -1)
+        weight_in, weight, bias_in, bias = _weights(self.layer)
+        gates = linear(wide(x), weight_in, bias_in) + linear(h, weight, bias)
+        in_, forget, cell, output = gates.chunk(4, -1)
+        c = torch.sigmoid(forget) * c + torch.sigmoid(in_) * torch.tanh(cell)
+        h = torch.sigmoid(output) * torch.tanh(c)
+        return h, torch.cat([h, c], -1)
 
     def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`RecurrentCore.run`."""

@@ -105,6 +105,22 @@ class ActionDistribution:
         discrete, continuous = self._draw(logits, mean, log_std, generator, uniform)
         return Sample(discrete, continuous, self._log_prob(logits, mean, log_std, discrete, continuous))
 
+    def sample_from_noise(
+        self, params: Tensor, mask: Tensor | None, uniform: Tensor | None, normal: Tensor | None
+    ) -> Sample:
+        """Sample actions as a pure function of random numbers.
+
+        Args:
+            params: ``[..., P]``.
+            mask: ``[..., mask_size]`` or None.
+            uniform: float32 ``[..., mask_size]`` in [0, 1), one for each choice; needed with categorical heads.
+            normal: float32 ``[..., num_continuous]``, standard normal; needed with real heads.
+        """
+        logits, mean, log_std = self._split(params, mask)
+        exponential = None if uniform is None else exponential_of(uniform)
+        discrete, continuous = self._apply(logits, mean, log_std, exponential, normal)
+        return Sample(discrete, continuous, self._log_prob(logits, mean, log_std, discrete, continuous))
+
     def mode(self, params: Tensor, mask: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """The most probable choices and the means, as ``(discrete, continuous)``."""
         logits, mean, _ = self._split(params, mask)
@@ -169,21 +185,37 @@ class ActionDistribution:
         generator: torch.Generator | None,
         uniform: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        discrete = continuous = None
+        exponential = normal = None
         if logits is not None:
-            # Gumbel-max: argmax(logits - log E), E exponential, has the categorical distribution. Unlike the inverse of
-            # a parallel prefix sum it can never round into a forbidden choice.
             if uniform is None:
                 exponential = torch.empty(logits.shape, device=logits.device).exponential_(generator=generator)
             else:
-                exponential = uniform[..., : self.num_logits].clamp_min(_SMALLEST_UNIFORM).log_().neg_()
-            discrete = self._argmax(logits.detach() - exponential.clamp_min_(_SMALLEST_EXPONENTIAL).log_())
+                exponential = exponential_of(uniform[..., : self.num_logits])
         if mean is not None:
-            assert log_std is not None
             if uniform is None:
                 normal = torch.randn(mean.shape, generator=generator, device=mean.device)
             else:
                 normal = torch.special.ndtri(uniform[..., self.num_logits :].clamp_min(_SMALLEST_UNIFORM))
+        return self._apply(logits, mean, log_std, exponential, normal)
+
+    def _apply(
+        self,
+        logits: Tensor | None,
+        mean: Tensor | None,
+        log_std: Tensor | None,
+        exponential: Tensor | None,
+        normal: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Choose by random numbers, of which the exponential ones are overwritten."""
+        discrete = continuous = None
+        if logits is not None:
+            assert exponential is not None
+            # Gumbel-max: argmax(logits - log E), E exponential, has the categorical distribution. Unlike the inverse of
+            # a parallel prefix sum it can never round into a forbidden choice.
+            discrete = self._argmax(logits.detach() - exponential.clamp_min_(_SMALLEST_EXPONENTIAL).log_())
+        if mean is not None:
+            assert log_std is not None
+            assert normal is not None
             continuous = mean + log_std.exp() * normal
         return discrete, continuous
 
@@ -232,6 +264,16 @@ class ActionDistribution:
             total = _add(total, (log_std + (_HALF_LOG_TAU + 0.5)).sum(-1))
         assert total is not None
         return total
+
+
+def exponential_of(uniform: Tensor) -> Tensor:
+    """Exponentially distributed numbers, of uniform ones in [0, 1)."""
+    return uniform.clamp_min(_SMALLEST_UNIFORM).log_().neg_()
+
+
+def gumbel_of(uniform: Tensor) -> Tensor:
+    """Gumbel noise of uniform numbers in [0, 1): the argmax of logits plus it is a sample of the distribution."""
+    return exponential_of(uniform).clamp_min_(_SMALLEST_EXPONENTIAL).log_().neg_()
 
 
 def _add(total: Tensor | None, term: Tensor) -> Tensor:

@@ -25,6 +25,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Returns:
         ``[..., H]``; the order of its dimensions in memory is not defined.
     """
+    if torch.compiler.is_compiling():  # for any number of rows
+        return functional.linear(x, weight, bias)
     rows = x.numel() // max(1, x.shape[-1])
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
     fewest = _FEWEST_ROWS.get(dtype, _MOST_ROWS + 1)

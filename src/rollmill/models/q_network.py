@@ -78,7 +78,7 @@ class Branches(nn.Module):
         """Set ``scores [N, K, n]`` to ``forbidden`` where a choice is not allowed or does not exist."""
         if mask is None and self.is_regular:
             return scores
-        return torch.where(self.allowed(mask, len(scores)), scores, forbidden)
+        return torch.where(self.allowed(mask, scores.shape[0]), scores, forbidden)
 
     def mean(self, x: Tensor) -> Tensor:
         """Mean over each head's choices, ``[N, K, n]`` to ``[N, K, 1]``."""

@@ -77,7 +77,7 @@ class SoundEncoder(EntryEncoder):
     @torch.no_grad()
     def loudness(self, x: Tensor) -> Tensor:
         """Return the MLP's input, float32 ``[N, C, S // 16]``; 0 is silence."""
-        x = x.reshape(len(x), -1, self.samples)
+        x = x.reshape(x.shape[0], -1, self.samples)
         with torch.autocast(x.device.type, enabled=False):
             magnitudes = torch.fft.rfft(x.float() * (self.window.float() * self.scale)).abs()
             # As the source: without the highest frequency, so that their number is even.
