@@ -84,9 +84,7 @@ def test_sampled_actions_follow_the_policy_and_the_seed(make_run: MakeRun) -> No
     assert actions.tolist() != load(run_dir, seed=2).act(many).tolist()
     agent = load(run_dir)
     with torch.no_grad():
-        probability = (
-            agent._policy._algorithm.acting({"obs": torch.from_numpy(many[:1])}).params.softmax(-1)[0, 1].item()
-        )
+        probability = agent.algorithm.acting({"obs": torch.from_numpy(many[:1])}).params.softmax(-1)[0, 1].item()
     assert actions.mean() == pytest.approx(probability, abs=4 * np.sqrt(0.25 / 4000))
 
 

@@ -13,7 +13,7 @@ from rollmill.specs import ActionSpec, BoxActions, BoxHead, CategoricalHead
 _MOST_SQUASHED = 1.0 - 1e-6
 
 
-class _Choices:
+class Choices:
     """``Discrete`` or ``MultiDiscrete``: columns of ``action_discrete``."""
 
     def __init__(self, first: int, heads: list[CategoricalHead], scalar: bool) -> None:
@@ -24,6 +24,7 @@ class _Choices:
         self.start = start if start.any() else None
 
     def batch(self, discrete: Array | None, continuous: Array | None) -> Array:
+        """Decode ``[B, Kd]`` and ``[B, Kc]`` to ``[B, ...]``."""
         assert discrete is not None
         if self.scalar:
             chosen = discrete[:, self.column].astype(np.int64)
@@ -32,16 +33,18 @@ class _Choices:
         return chosen if self.start is None else chosen + self.start
 
     def rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
+        """Decode to one component of an action for each row."""
         batch = self.batch(discrete, continuous)
         return batch.tolist() if self.scalar else list(batch)
 
     def write(self, action: Array, discrete: Array | None, continuous: Array | None) -> None:
+        """Encode one component of actions, ``[B, ...]``, into ``[B, Kd]`` or ``[B, Kc]``; inverse of :meth:`batch`."""
         assert discrete is not None
         chosen = np.asarray(action).reshape(len(discrete), -1)
         discrete[:, self.columns] = chosen if self.start is None else chosen - self.start
 
 
-class _Numbers:
+class Numbers:
     """``Box``: columns of ``action_continuous``."""
 
     def __init__(self, first: int, head: BoxHead, box: BoxActions) -> None:
@@ -57,6 +60,7 @@ class _Numbers:
         self.clip = bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
 
     def batch(self, discrete: Array | None, continuous: Array | None) -> Array:
+        """Decode ``[B, Kd]`` and ``[B, Kc]`` to ``[B, ...]``."""
         assert continuous is not None
         stored = continuous[:, self.columns].astype(self.low.dtype, copy=False)
         if self.half_range is not None:
@@ -74,9 +78,11 @@ class _Numbers:
         return batch
 
     def rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
+        """Decode to one component of an action for each row."""
         return list(self.batch(discrete, continuous))
 
     def write(self, action: Array, discrete: Array | None, continuous: Array | None) -> None:
+        """Encode one component of actions, ``[B, ...]``, into ``[B, Kd]`` or ``[B, Kc]``; inverse of :meth:`batch`."""
         assert continuous is not None
         value = np.asarray(action, self.low.dtype).reshape(len(continuous), -1)
         if self.half_range is not None:
@@ -92,6 +98,10 @@ class ActionCodec:
     A choice ``c`` of a categorical head becomes ``start + c``. "clip" clips a Gaussian's number to the box. With "tanh"
     the stored number ``u`` is the one before squashing, and the environment gets
     ``low + (tanh(u) + 1) / 2 * (high - low)``; with "scale" it gets ``low + (u + 1) / 2 * (high - low)``.
+
+    Attributes:
+        spec: The action of one row.
+        parts: The components of the action space, in order.
     """
 
     def __init__(self, spec: ActionSpec, box: BoxActions = "clip") -> None:
@@ -106,7 +116,7 @@ class ActionCodec:
         """
         self.spec = spec
         kinds = spec.components or ((spec.structure, len(spec.heads)),)
-        self._parts: list[_Choices | _Numbers] = []
+        self.parts: list[Choices | Numbers] = []
         taken = choices = numbers = 0
         for kind, count in kinds:
             heads = spec.heads[taken : taken + count]
@@ -116,11 +126,11 @@ class ActionCodec:
                 assert isinstance(head, BoxHead)
                 if box != "clip" and not head.is_bounded:
                     raise ValueError(_unbounded(head, box))
-                self._parts.append(_Numbers(numbers, head, box))
+                self.parts.append(Numbers(numbers, head, box))
                 numbers += head.size
             else:
                 categorical = [h for h in heads if isinstance(h, CategoricalHead)]
-                self._parts.append(_Choices(choices, categorical, scalar=kind == "discrete"))
+                self.parts.append(Choices(choices, categorical, scalar=kind == "discrete"))
                 choices += len(categorical)
 
     def decode_batch(self, discrete: Array | None, continuous: Array | None) -> Any:
@@ -134,7 +144,7 @@ class ActionCodec:
             int64 ``[B]`` (Discrete), int64 ``[B, K]`` (MultiDiscrete), float ``[B, *shape]`` (Box), or a tuple or dict
             of those; never a view of the arguments.
         """
-        parts = [part.batch(discrete, continuous) for part in self._parts]
+        parts = [part.batch(discrete, continuous) for part in self.parts]
         if self.spec.structure == "tuple":
             return tuple(parts)
         if self.spec.structure == "dict":
@@ -158,18 +168,18 @@ class ActionCodec:
             action = [action[key] for key in spec.keys]
         elif spec.structure != "tuple":
             action = [action]
-        for part, of_part in zip(self._parts, action, strict=True):
+        for part, of_part in zip(self.parts, action, strict=True):
             part.write(of_part, discrete, continuous)
         return discrete, continuous
 
     def decode_rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
         """Decode one action for each row; ``Discrete`` actions are Python integers (which compare fastest)."""
         if self.spec.structure == "tuple":
-            return list(zip(*(part.rows(discrete, continuous) for part in self._parts), strict=True))
+            return list(zip(*(part.rows(discrete, continuous) for part in self.parts), strict=True))
         if self.spec.structure == "dict":
-            columns = [part.rows(discrete, continuous) for part in self._parts]
+            columns = [part.rows(discrete, continuous) for part in self.parts]
             return [dict(zip(self.spec.keys, row, strict=True)) for row in zip(*columns, strict=True)]
-        return self._parts[0].rows(discrete, continuous)
+        return self.parts[0].rows(discrete, continuous)
 
     def decode_row(self, discrete_row: Array | None, continuous_row: Array | None) -> Any:
         """Decode the action of one environment from ``[Kd]`` and ``[Kc]``."""

@@ -24,7 +24,7 @@ ACTION_MASK = "action_mask"
 _MOST_CHOICES = 2**31 - 1
 
 
-class _Choices(NamedTuple):
+class Choices(NamedTuple):
     """Indices ``least .. least + n - 1``; each block's columns start at ``first``."""
 
     least: Array
@@ -42,12 +42,21 @@ class _Choices(NamedTuple):
         return found
 
 
-class _Leaf(NamedTuple):
+class Leaf(NamedTuple):
+    """An entry of an observation.
+
+    Attributes:
+        name: Its name in slots.
+        path: The keys that lead to it.
+        spec: Its spec in slots.
+        choices: The one-hot blocks of choices; None for arrays that are copied.
+        space: Its space.
+    """
+
     name: str
     path: tuple[str | int, ...]
     spec: ArraySpec
-    # The one-hot blocks of choices; None for arrays that are copied.
-    choices: _Choices | None
+    choices: Choices | None
     space: spaces.Space[Any]
 
 
@@ -55,7 +64,7 @@ def _uniform(values: Array, worst: float) -> float | None:
     return worst if values.size and bool(np.isfinite(values).all()) else None
 
 
-def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _Leaf:
+def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> Leaf:
     leaf = _make_leaf(name, path, space)
     if not leaf.spec.size:
         raise UnsupportedSpace(
@@ -65,23 +74,23 @@ def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _
     return leaf
 
 
-def _make_leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _Leaf:
+def _make_leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> Leaf:
     if isinstance(space, spaces.Box):
         dtype = "float32" if space.dtype == np.float64 else str(np.dtype(space.dtype))
         low = _uniform(space.low, float(space.low.min()) if space.low.size else 0.0)
         high = _uniform(space.high, float(space.high.max()) if space.high.size else 0.0)
         shape = space.shape or (1,)
-        return _Leaf(name, path, ArraySpec(shape=shape, dtype=dtype, low=low, high=high), None, space)
+        return Leaf(name, path, ArraySpec(shape=shape, dtype=dtype, low=low, high=high), None, space)
     if isinstance(space, spaces.MultiBinary):
-        return _Leaf(name, path, ArraySpec(shape=space.shape, dtype="int8", low=0, high=1), None, space)
+        return Leaf(name, path, ArraySpec(shape=space.shape, dtype="int8", low=0, high=1), None, space)
     if isinstance(space, spaces.Discrete):
         spec = ArraySpec(shape=(int(space.n),), dtype="float32", low=0, high=1, one_hot=True)
-        return _Leaf(name, path, spec, _Choices(np.array([space.start]), np.array([space.n]), np.array([0])), space)
+        return Leaf(name, path, spec, Choices(np.array([space.start]), np.array([space.n]), np.array([0])), space)
     if isinstance(space, spaces.MultiDiscrete):
         nvec = space.nvec.ravel()
-        choices = _Choices(np.asarray(space.start).ravel(), nvec, np.concatenate([[0], np.cumsum(nvec)[:-1]]))
+        choices = Choices(np.asarray(space.start).ravel(), nvec, np.concatenate([[0], np.cumsum(nvec)[:-1]]))
         spec = ArraySpec(shape=(int(nvec.sum()),), dtype="float32", low=0, high=1, one_hot=True)
-        return _Leaf(name, path, spec, choices, space)
+        return Leaf(name, path, spec, choices, space)
     raise UnsupportedSpace(
         f"observation {name!r} is {space}: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those are "
         "allowed, because a slot holds arrays of fixed shape; wrap the environment so that it leaves this entry out or "
@@ -89,7 +98,7 @@ def _make_leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any])
     )
 
 
-def _leaves(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> list[_Leaf]:
+def _leaves(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> list[Leaf]:
     children: list[tuple[str | int, spaces.Space[Any]]]
     if isinstance(space, spaces.Dict):
         children = list(space.spaces.items())
@@ -97,7 +106,7 @@ def _leaves(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) ->
         children = list(enumerate(space.spaces))
     else:
         return [_leaf(name or "obs", path, space)]
-    found: list[_Leaf] = []
+    found: list[Leaf] = []
     for key, child in children:
         if not path and key == ACTION_MASK:
             continue
@@ -123,6 +132,7 @@ class ObservationCodec:
 
     Attributes:
         specs: Name -> spec.
+        leaves: The entries.
         plain: Whether the observation is a single array copied under the name ``"obs"``: callers may then
             write ``views["obs"][row] = observation`` themselves, if it has that shape and dtype.
         has_mask: Whether the observation carries the mask of allowed actions under ``"action_mask"``.
@@ -134,21 +144,21 @@ class ObservationCodec:
         Raises:
             UnsupportedSpace: See :func:`observation_specs`.
         """
-        self._leaves = _leaves("", (), space)
-        self.specs: dict[str, ArraySpec] = {leaf.name: leaf.spec for leaf in self._leaves}
-        if len(self.specs) < len(self._leaves):
-            names = [leaf.name for leaf in self._leaves]
+        self.leaves: list[Leaf] = _leaves("", (), space)
+        self.specs: dict[str, ArraySpec] = {leaf.name: leaf.spec for leaf in self.leaves}
+        if len(self.specs) < len(self.leaves):
+            names = [leaf.name for leaf in self.leaves]
             twice = next(name for name in names if names.count(name) > 1)
             raise UnsupportedSpace(
                 f"two entries of the observation space {space} are both called {twice!r}, because / joins the names of "
                 "nested entries: rename one of them"
             )
         self.has_mask = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
-        if not self._leaves:
+        if not self.leaves:
             raise UnsupportedSpace(
                 f"the observation space {space} has no entry besides the action mask: give the network something to see"
             )
-        first = self._leaves[0]
+        first = self.leaves[0]
         self.plain = not first.path and first.choices is None
         self.float_names = tuple(name for name, spec in self.specs.items() if np.dtype(spec.dtype).kind == "f")
 
@@ -158,7 +168,7 @@ class ObservationCodec:
         Raises:
             UnsupportedSpace: As :meth:`write_row`.
         """
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             view = views[leaf.name]
             array = np.asarray(_entry(leaf, observation))
             if leaf.choices is None:
@@ -184,7 +194,7 @@ class ObservationCodec:
             UnsupportedSpace: An entry is missing or has another shape, a choice does not exist, or numbers of an
                 integer space are fractions or too large.
         """
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             view = views[leaf.name]
             array = np.asarray(_entry(leaf, observation))
             if leaf.choices is None:
@@ -206,7 +216,7 @@ class ObservationCodec:
         Raises:
             UnsupportedSpace: As :meth:`write_row`.
         """
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             array = np.asarray(_entry(leaf, observation))
             _check_shape(leaf, array)
             _check_numbers(leaf, array)
@@ -218,7 +228,7 @@ class ObservationCodec:
         return observation[ACTION_MASK]
 
 
-def _entry(leaf: _Leaf, observation: Any) -> Any:
+def _entry(leaf: Leaf, observation: Any) -> Any:
     """Return a leaf's part of an observation."""
     value = observation
     try:
@@ -229,13 +239,13 @@ def _entry(leaf: _Leaf, observation: Any) -> Any:
     return value
 
 
-def _check_shape(leaf: _Leaf, array: Array) -> None:
+def _check_shape(leaf: Leaf, array: Array) -> None:
     shape = leaf.space.shape or ()
     if array.shape != shape and not (array.size == 1 and shape in ((), (1,))):
         raise _misfit(leaf, f"it has shape {array.shape}")
 
 
-def _check_numbers(leaf: _Leaf, array: Array) -> None:
+def _check_numbers(leaf: Leaf, array: Array) -> None:
     """Raise if casting would change the numbers."""
     kind = array.dtype.kind
     if kind not in "biuf":
@@ -253,7 +263,7 @@ def _check_numbers(leaf: _Leaf, array: Array) -> None:
         raise _misfit(leaf, f"it has {array.min()} to {array.max()}, and {leaf.spec.dtype} holds {least} to {most}")
 
 
-def _misfit(leaf: _Leaf, what: str) -> UnsupportedSpace:
+def _misfit(leaf: Leaf, what: str) -> UnsupportedSpace:
     return UnsupportedSpace(
         f"observation {leaf.name!r} does not fit its space {leaf.space}: {what}; fix the environment's "
         "observation_space, or the result of its reset and step"

@@ -24,6 +24,9 @@ from rollmill.runtime.seeds import int_seed
 
 if TYPE_CHECKING:
     import gymnasium
+    import torch
+
+    from rollmill.algorithms.base import Algorithm
 
 
 class AgentError(ValueError):
@@ -63,6 +66,9 @@ class Agent:
 
     Attributes:
         snapshot: The snapshot that the agent was built from.
+        observation_space: As given.
+        action_space: As given.
+        task: As given.
 
     Raises:
         DeviceError: This machine has no such device.
@@ -88,17 +94,17 @@ class Agent:
         self.snapshot = snapshot
         self._observations = ObservationCodec(observation_space)
         self._needs_mask = needs_mask
-        self._space = observation_space
+        self.observation_space, self.action_space, self.task = observation_space, action_space, task
         self._axes = _axes_of(observation_space)
         self._spec = action_spec(action_space)
         self._actions = ActionCodec(self._spec, snapshot.box_actions)
         self._device = resolve_device(device)
         specs, action = self._observations.specs, self._spec
-        self._task: TaskView | None = None
+        self._view: TaskView | None = None
         if task is not None:
             own = specs, action
             specs, action = ObservationCodec(task.observation).specs, action_spec(task.action)
-            self._task = TaskView(own, specs, action, task.number)
+            self._view = TaskView(own, specs, action, task.number)
         self._policy = Policy(
             specs,
             action,
@@ -117,6 +123,21 @@ class Agent:
         self._state: torch.Tensor | None = None
         self._num_rows: int | None = None
         self._is_first: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm, with the snapshot's weights."""
+        return self._policy.algorithm
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The generator of the random numbers with which actions are sampled."""
+        return self._policy.generator
+
+    @property
+    def needs_mask(self) -> bool:
+        """Whether ``act`` needs a mask of allowed actions."""
+        return (self._needs_mask or self._observations.has_mask) and self._spec.mask_size > 0
 
     def is_deterministic(self, given: bool | None) -> bool:
         """Whether to take the best actions; None leaves the choice to the policy."""
@@ -144,10 +165,10 @@ class Agent:
         is_batch = self._is_batch(observation)
         try:
             if not is_batch:
-                check_observation(self._space, observation, None, finite=self.snapshot.env.check_finite)
-                observation = _add_axis(self._space, observation)
+                check_observation(self.observation_space, observation, None, finite=self.snapshot.env.check_finite)
+                observation = _add_axis(self.observation_space, observation)
             num_rows = len(self._first_array(observation))
-            check_observation(self._space, observation, num_rows, finite=self.snapshot.env.check_finite)
+            check_observation(self.observation_space, observation, num_rows, finite=self.snapshot.env.check_finite)
             arrays = {
                 name: np.empty((num_rows, *spec.shape), spec.dtype) for name, spec in self._observations.specs.items()
             }
@@ -160,11 +181,11 @@ class Agent:
         if action_mask is None and self._observations.has_mask:
             action_mask = observation.get(ACTION_MASK)
         mask = self._read_mask(action_mask, num_rows)
-        if self._task is not None:
-            arrays, mask = self._task.observation(arrays), self._task.mask(mask, num_rows)
+        if self._view is not None:
+            arrays, mask = self._view.observation(arrays), self._view.mask(mask, num_rows)
         discrete, continuous = self.choose(arrays, mask, deterministic)
-        if self._task is not None:
-            discrete, continuous = self._task.action(discrete, continuous)
+        if self._view is not None:
+            discrete, continuous = self._view.action(discrete, continuous)
         decode = self._actions.decode_batch if is_batch else self._actions.decode_row
         if is_batch:
             return decode(discrete, continuous)
@@ -268,7 +289,7 @@ class Agent:
     def _read_mask(self, mask: Any, num_rows: int) -> Array | None:
         where = "the observation's entry" if self._observations.has_mask else "act's argument"
         if mask is None:
-            if not (self._needs_mask or self._observations.has_mask) or not self._spec.mask_size:
+            if not self.needs_mask:
                 return None
             raise AgentError(
                 f"no action mask was given, but this agent was trained with masks of allowed actions: give {where} "

@@ -44,6 +44,8 @@ class Policy:
         generator: Generator of noise.
 
     Attributes:
+        algorithm: The algorithm.
+        generator: As given.
         is_stochastic: Whether it has learned probabilities; otherwise exploration is added to its actions.
         state_size: Width of the recurrent state; 0 without a core.
     """
@@ -62,18 +64,18 @@ class Policy:
                 return make_algorithm(observation, action.in_unit_box, model, config)
             return make_algorithm(observation, action, model, config)
 
-        self._algorithm = made_within_memory(make).to(device).eval()
-        self._generator = generator
+        self.algorithm = made_within_memory(make).to(device).eval()
+        self.generator = generator
         # A critic of what all agents observe cannot be built for one agent's observation, and does not act.
         self._lacks_critic = model.central_value
         self.is_stochastic = isinstance(config, OnPolicyConfig)
-        self.state_size = self._algorithm.state_size
+        self.state_size = self.algorithm.state_size
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Load a ``state_dict``. Raises RuntimeError if it belongs to another network."""
         if self._lacks_critic:
-            weights = acting_part(self._algorithm, weights)
-        self._algorithm.load_state_dict(weights)
+            weights = acting_part(self.algorithm, weights)
+        self.algorithm.load_state_dict(weights)
 
     def choose(
         self,
@@ -96,5 +98,5 @@ class Policy:
         explore = None
         if not deterministic:
             rows = torch.arange(len(is_first), device=is_first.device)
-            explore = Explore(_LATE, _LATE, rows, len(is_first), is_first, self._generator)
-        return self._algorithm.act_with_state(observation, state, None, mask, explore)
+            explore = Explore(_LATE, _LATE, rows, len(is_first), is_first, self.generator)
+        return self.algorithm.act_with_state(observation, state, None, mask, explore)
