@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rollmill.evaluation.players import register_player
     from rollmill.evaluation.tournament import tournament
     from rollmill.evaluation.watch import watch
+    from rollmill.exporting.export import export
     from rollmill.learning.admission import register_admission
     from rollmill.learning.matchmaking import register_matchmaking
     from rollmill.models.observation import register_encoder
@@ -45,6 +46,7 @@ __all__ = [
     "LiveRun",
     "Run",
     "evaluate",
+    "export",
     "load",
     "make_config",
     "plot_runs",
@@ -82,6 +84,7 @@ _HOME = {
     "suite": "rollmill.campaigns.suite_runs",
     "sweep": "rollmill.campaigns.sweeping",
     "tournament": "rollmill.evaluation.tournament",
+    "export": "rollmill.exporting.export",
     "tune": "rollmill.tuning.tune",
     "watch": "rollmill.evaluation.watch",
     "plot_runs": "rollmill.reporting.plots",

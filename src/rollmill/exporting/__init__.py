@@ -1,0 +1,1 @@
+"""Export of agents into files that other programs act with."""
