@@ -21,7 +21,21 @@ from rollmill.models.config import ModelConfig
 from rollmill.settings.config import Config
 from rollmill.settings.options import list_options, to_json
 
-COMMANDS = ("train", "tune", "sweep", "suite", "eval", "watch", "plot", "report", "verify", "bench", "envs", "doctor")
+COMMANDS = (
+    "train",
+    "tune",
+    "sweep",
+    "suite",
+    "eval",
+    "watch",
+    "plot",
+    "report",
+    "verify",
+    "bench",
+    "envs",
+    "doctor",
+    "export",
+)
 WITH_SETTINGS = ("train", "tune", "sweep", "suite", "verify", "bench")
 
 FAILING_ENV = """
