@@ -1,0 +1,28 @@
+"""Plays with an exported agent; needs gymnasium and onnxruntime, but not Rollmill.
+
+rollmill export RUN_DIR --output agent.onnx
+python examples/act_without_rollmill.py agent.onnx CartPole-v1
+"""
+
+import sys
+
+import gymnasium
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession(sys.argv[1])
+inputs = {each.name: each for each in session.get_inputs()}
+state = np.zeros((1, inputs["state"].shape[1] if "state" in inputs else 0), np.float32)
+env = gymnasium.make(sys.argv[2])
+for episode in range(5):
+    observation, _ = env.reset(seed=episode)
+    total, is_first, has_ended = 0.0, True, False
+    while not has_ended:
+        given = {"obs": np.asarray(observation, env.observation_space.dtype)[None]}  # a batch of one observation
+        if "state" in inputs:  # a recurrent network
+            given |= {"state": state, "reset": np.array([is_first])}
+        action, *rest = session.run(["action", "next_state"] if "state" in inputs else ["action"], given)
+        state, is_first = rest[0] if rest else state, False
+        observation, reward, terminated, truncated, _ = env.step(action[0])
+        total, has_ended = total + float(reward), terminated or truncated
+    print(f"episode {episode}: return {total:.1f}")

@@ -1,0 +1,55 @@
+"""The example that acts with an exported agent, in an interpreter that cannot import Rollmill."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.spaces import action_spec, observation_specs
+from rollmill.evaluation.agent import Agent
+from rollmill.evaluation.snapshot import Snapshot
+from rollmill.exporting.export import export_agent
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+
+EXAMPLE = Path(__file__).parents[2] / "examples/act_without_rollmill.py"
+# An import of Rollmill or torch fails, whoever asks for it.
+WITHOUT = """
+import runpy, sys
+sys.modules |= {"rollmill": None, "torch": None}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0])
+"""
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_it_plays_episodes(core: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    import gymnasium
+
+    env = gymnasium.make("CartPole-v1")
+    model = ModelConfig(mlp_sizes=(8,), core=core, core_size=8)  # type: ignore[arg-type]
+    network = make_model(observation_specs(env.observation_space), action_spec(env.action_space), model)
+    snapshot = Snapshot(EnvConfig(name="gym/CartPole-v1"), model, network.state_dict(), 0, Path("initial.pt"))
+    agent = Agent(snapshot, env.observation_space, env.action_space)
+    export_agent(agent, tmp_path / "agent.onnx", "onnx")
+    command = [sys.executable, "-c", WITHOUT, str(EXAMPLE), str(tmp_path / "agent.onnx"), "CartPole-v1"]
+    played = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
+    returns = [float(number) for number in re.findall(r"episode \d: return ([\d.]+)", played.stdout)]
+    expected = []
+    for episode in range(5):
+        agent.reset()
+        observation, _ = env.reset(seed=episode)
+        total, has_ended = 0.0, False
+        while not has_ended:
+            action = agent.act(observation, deterministic=True)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, has_ended = total + float(reward), terminated or truncated
+        expected.append(total)
+    assert returns == expected
