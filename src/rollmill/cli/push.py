@@ -15,8 +15,9 @@ def make_command() -> Command:
     command = Command(
         "push",
         "RUN_DIR USER/NAME [OPTIONS]",
-        "Publish a trained agent on the Hugging Face Hub, with its settings, an evaluation, a video and a page that\n"
-        'tells all of it. rollmill.load("hf://USER/NAME") loads it again.\n\n'
+        "Publish a trained agent on the Hugging Face Hub.\n\n"
+        "With it go its settings, an evaluation, a video and a page that tells all of it.\n"
+        'rollmill.load("hf://USER/NAME") loads it again.\n\n'
         "Log in first: hf auth login, or the environment variable HF_TOKEN.",
         run=run,
         examples=(
