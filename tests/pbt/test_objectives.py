@@ -35,6 +35,10 @@ def test_an_objective_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert score("worst", results(1.0, -2.0, 3.0), None) == -2.0
     with pytest.raises(ValueError, match=r"pbt\.objective='broken' gave nan: return a finite number"):
         score("broken", results(1.0, 2.0, 3.0), None)
+    for nonsense, shown in ((None, "None"), ("3", "'3'"), ([1.0], "")):
+        monkeypatch.setitem(OBJECTIVES.factories, "broken", lambda found, value=nonsense: value)
+        with pytest.raises(ValueError, match=rf"pbt\.objective='broken' gave .*{shown}.*: return a finite number"):
+            score("broken", results(1.0, 2.0, 3.0), None)
     with pytest.raises(ValueError, match=r"pbt\.objective='wrst': this objective is not known; did you mean 'worst'"):
         score("wrst", results(1.0, 2.0, 3.0), None)
     with pytest.raises(ValueError, match="objective 'return' exists already"):

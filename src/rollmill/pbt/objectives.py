@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 from rollmill.learning.results import RecentResults
 from rollmill.runtime.definitions import Registry
@@ -126,7 +127,7 @@ def score(objective: str, results: RecentResults, rating: float | None) -> float
         return None
     if objective == RATING:
         return rating
-    value = float(OBJECTIVES.find(objective, "pbt.objective")(results))
-    if not math.isfinite(value):
-        raise ValueError(f"pbt.objective={objective!r} gave {value}: return a finite number")
-    return value
+    value: object = OBJECTIVES.find(objective, "pbt.objective")(results)
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"pbt.objective={objective!r} gave {value!r}: return a finite number")
+    return float(value)
