@@ -54,7 +54,9 @@ def draw_rated_run(rated: RatedRun, path: Path) -> Path:
 
 def population_section(rated: RatedRun) -> str:
     """Return heading, table of results and note of a run."""
-    opponents = list(dict.fromkeys(name for results in rated.results.values() for name in results))
+    met = {name for results in rated.results.values() for name in results}
+    # The policies in their order, then guests and past selves.
+    opponents = [name for name in rated.results if name in met] + sorted(met - rated.results.keys())
     rows = [
         [name, f"{rated.ratings[name].y[-1]:+.0f}", *(_share(results.get(opponent)) for opponent in opponents)]
         for name, results in rated.results.items()
