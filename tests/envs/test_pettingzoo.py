@@ -61,6 +61,7 @@ def test_names_are_listed_without_importing_the_environments() -> None:
         ("pettingzoo/classic/connect_four_v2", "classic/connect_four_v3"),
         ("pettingzoo/connect_four_v3", "classic/connect_four_v3"),
         ("mpe/simple_spread", "simple_spread_v3"),
+        ("pettingzoo/mpe/simple_spread_v3", "use 'mpe/simple_spread_v3'"),
     ],
 )
 def test_unknown_names_are_refused_with_a_suggestion(name: str, near: str) -> None:

@@ -51,6 +51,8 @@ def check_id(name: str) -> None:
     family, _, id = name.partition("/")
     known = mpe_ids() if family == "mpe" else ids()
     if _module_name(id) not in known:
+        if family == "pettingzoo" and id.startswith("mpe/"):
+            raise UnknownEnvironment(f"PettingZoo's MPE environments are in the package mpe2 now: use {id!r}")
         whose = "mpe2" if family == "mpe" else "PettingZoo"
         raise UnknownEnvironment(f"{whose} has no environment {id!r}{suggest(id, known)}")
 
