@@ -34,6 +34,7 @@ def test_a_process_has_the_surroundings_of_the_moment_in_which_it_is_started(
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
     assert isinstance(report, dict)
     changed = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "EXTRA"}
+    changed |= {"TORCHINDUCTOR_COMPILE_THREADS"}
     found = report["environment"]
     assert {name: found[name] for name in changed} == dict.fromkeys(changed, "1") | {"EXTRA": "a=b"}
     token = found[sweep.VARIABLE]

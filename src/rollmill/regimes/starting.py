@@ -134,8 +134,7 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
     placement = _placement(run_setup, learner=learner)
     if learner:
         cpus, nice = placement.learners[0]
-        # torch.compile would start its own processes.
-        threads = {"OMP_NUM_THREADS": str(config.compute.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        threads = {"OMP_NUM_THREADS": str(config.compute.threads)}
         supervisor.start(LEARNER.name, regime.learner, run_setup, role=LEARNER, env=threads, cpus=cpus, nice=nice)
         for index, (cpus, nice) in enumerate(placement.learners[1:]):
             supervisor.start(

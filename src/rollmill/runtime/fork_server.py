@@ -35,6 +35,8 @@ _READ_WHILE_LOADING = (
     *("ATEN_", "DNNL_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_"),
     *("PYTORCH_", "TORCH", "TRITON_"),
 )
+# PyTorch's compiler reads it when a process imports it: no pool of processes for one that compiles.
+_COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 # Room for the tokens of a run and of those that it is nested in, each of about 70 characters.
 _ROOM_FOR_TOKENS = 1024
 _PARENT = "ROLLMILL_FORK_SERVER_OF"
@@ -47,7 +49,7 @@ _changing = threading.Lock()
 
 def thread_environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     """Environment variables of a child: one thread for every numerical library unless ``extra`` overrides it."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", _COMPILE_THREADS)
     return dict.fromkeys(names, "1") | dict(extra or {})
 
 
@@ -250,8 +252,6 @@ def _server_environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(_search_path()),
         # A library that looks for a GPU in the server must not initialise CUDA, which cannot be used after a fork.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        # PyTorch's compiler reads it while it is imported: no pool of processes for a learner that compiles.
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
 
 
