@@ -90,7 +90,8 @@ def test_agents_that_come_wait_and_die_are_trained_and_evaluated(
     resumed = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=2200)
     assert rows_of(resumed)[-1]["snapshots"] > last["snapshots"]
     result = rollmill.evaluate(run.dir, episodes=4, num_envs=2)
-    assert len(result.returns) == 4 * len(AGENTS)
+    # An agent may be absent from an episode.
+    assert 2 * len(AGENTS) <= len(result.returns) <= 4 * len(AGENTS)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_function_says_who_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run = rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, total_steps=1500, **settings)
     last = rows_of(run.dir)[-1]
     assert 0.05 < last["policy/a/agent_steps"] / last["agent_steps"] < 0.3
-    for name, message in (("misspelt", "gave 'c' for agent 'ann': give one of a, b"), ("unknown", "is not known")):
+    for name, message in (("misspelt", "gave 'c' for agent 'ann': give one of 'a', 'b'"), ("unknown", "is not known")):
         settings["population.assignment"] = name
         with pytest.raises((ProcessFailed, ValueError), match=message):
             rollmill.train("test/crowd", run_dir=tmp_path / name, quiet=True, total_steps=1500, **settings)

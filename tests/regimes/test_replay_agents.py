@@ -97,7 +97,8 @@ def test_agents_that_come_wait_and_die_learn_from_a_replay(game: str, changes: d
     else:
         result = rollmill.evaluate(run.dir, episodes=4, num_envs=2)
         assert result.deterministic
-        assert len(result.returns) == 4 * len(AGENTS)
+        # An agent may be absent from an episode.
+        assert 2 * len(AGENTS) <= len(result.returns) <= 4 * len(AGENTS)
 
 
 def test_an_environment_that_is_rebuilt_costs_turns_alone(tmp_path: Path) -> None:

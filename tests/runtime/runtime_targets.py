@@ -79,7 +79,7 @@ def report_circumstances(context: ChildContext) -> None:
             "nice": os.nice(0),
             "sigint": signal.getsignal(signal.SIGINT),
             "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
-            "preloaded": "torch._dynamo" in sys.modules,
+            "preloaded": "torch" in sys.modules,
         }
     )
 

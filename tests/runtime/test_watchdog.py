@@ -15,9 +15,10 @@ from rollmill.runtime import sweep
 from rollmill.runtime.watchdog import ending_simulators
 
 SCRIPT = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
 from rollmill.runtime.watchdog import ending_simulators
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background of a shell
 with ending_simulators():
     # As an engine does, it leaves the group and the session.
     print(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, flush=True)
