@@ -26,7 +26,9 @@ SIZES = Choices("model.mlp_sizes", ([8], [64, 64]))
 
 def trial(number: int, rate: float, value: float | None, state: str = "complete", error: str = "") -> Trial:
     settings = {RATE.key: rate, SIZES.key: [8] if number % 2 else [64, 64]}
-    return Trial(number, state, settings, value, () if value is None else (value,), {1: 0.5}, error)  # type: ignore[arg-type]
+    scores = () if value is None else (value,)
+    # The state is one of few words, which the type of the argument does not say.
+    return Trial(number, state, settings, value, scores, {1: 0.5}, error)  # type: ignore[arg-type]
 
 
 @pytest.fixture

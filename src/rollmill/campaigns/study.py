@@ -275,7 +275,7 @@ def _check_sampler(sampler: str, space: Sequence[Dimension]) -> None:
     if sampler != "cmaes":
         return
     try:
-        import cmaes  # noqa: F401
+        import cmaes  # noqa: F401 - Optuna imports it late
     except ImportError as error:
         raise MissingSweepExtraError(
             f"the sampler cmaes needs a package, which is not installed ({error}): {install_command('sweep')}"

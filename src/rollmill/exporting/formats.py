@@ -50,7 +50,7 @@ def to_onnx(graph: AgentGraph, metadata: Mapping[str, Any]) -> bytes:
     """
     try:
         import onnx  # noqa: F401 - torch.onnx imports both late, and words the error otherwise
-        import onnxscript  # noqa: F401
+        import onnxscript  # noqa: F401 - as onnx
     except ImportError as error:
         raise MissingExtra(f"ONNX needs packages that are missing ({error}): {install_command('export')}") from error
     program = _traced(graph)

@@ -72,9 +72,9 @@ class Config(Checked):
             has as many of each task; or "compute", as many rollout workers, and equal time of stepping, so that quick
             tasks give more samples.
         init_from: Weights to begin with, normalisers included: a run's directory (its newest checkpoint) or a
-            checkpoint file. Counters, schedules and everything else begin anew. ``policy.NAME.load`` gives one of
+            checkpoint file. Counters, schedules and everything else start from zero. ``policy.NAME.load`` gives one of
             several policies others. None begins with new weights.
-        init_skip: Parameters and buffers that begin anew nevertheless, as patterns of their names or of the modules
+        init_skip: Parameters and buffers that get new values instead, as patterns of their names or of the modules
             that hold them, such as ``heads.policy``.
         init_optimiser: Whether the optimiser's moments are taken over, too.
         num_envs: Environments, over all rollout workers.

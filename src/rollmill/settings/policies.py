@@ -52,8 +52,8 @@ def check_policies(config: Config) -> None:
         raise ConfigError("init_skip and init_optimiser need weights to begin with: give init_from.")
     if config.init_skip and config.init_optimiser:
         raise ConfigError(
-            f"init_skip={','.join(config.init_skip)} with init_optimiser: the moments would not fit parts that begin "
-            "anew; leave one of them out."
+            f"init_skip={','.join(config.init_skip)} with init_optimiser: the moments would not fit parts with new "
+            "weights; leave one of them out."
         )
     guests = [name for name, _ in config.population.named_guests]
     for key in config.policy:
