@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
-from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, Command, count
+from rollmill.cli.campaign_result import show_result
+from rollmill.cli.command import Command, count
 from rollmill.cli.user_modules import import_modules
 
 
@@ -71,12 +69,4 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         quiet=arguments.quiet,
         **overrides,
     )
-    print(result.describe())
-    if result.page is not None:
-        print(result.page)
-    if arguments.json:
-        print(json.dumps(result.to_dict()))
-    if not result.is_complete:
-        print(f"interrupted; the same command continues in {shlex.quote(str(result.folder))}", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED if result.failed else 0
+    return show_result(result, as_json=arguments.json, has_failed=bool(result.failed))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
-from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, PRESET, Command, count
+from rollmill.cli.campaign_result import show_result
+from rollmill.cli.command import PRESET, Command, count
 from rollmill.cli.user_modules import import_modules
 from rollmill.settings.option_values import OptionError
 
@@ -85,12 +83,4 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         quiet=arguments.quiet,
         **overrides,
     )
-    print(result.describe())
-    if result.page is not None:
-        print(result.page)
-    if arguments.json:
-        print(json.dumps(result.to_dict()))
-    if not result.is_complete:
-        print(f"interrupted; the same command continues in {shlex.quote(str(result.folder))}", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    return 0 if result.best is not None else EXIT_FAILED
+    return show_result(result, as_json=arguments.json, has_failed=result.best is None)
