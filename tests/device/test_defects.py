@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +90,23 @@ def test_the_precision_of_a_policy_worker_on_a_gpu_follows_from_a_rule(gpu: Fake
 
     config = make_config("gym/Acrobot-v1", {"learner.device": "cpu"})
     assert settled_settings(config, PICTURES, 10**7, never)["inference.precision"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, {"learner.device": "cpu", "inference.device": "cpu"}),
+        ({"regime": "lockstep", "learner.device": "cuda"}, {"inference.device": "cpu"}),
+        ({"regime": "replay", "off_policy.algorithm": "dqn"}, {}),
+    ],
+)
+def test_small_networks_learn_on_the_cpu(gpu: FakeCuda, overrides: dict[str, Any], expected: dict[str, str]) -> None:
+    def devices(spec: EnvSpec, size: int) -> dict[str, object]:
+        settled = settled_settings(make_config("gym/Acrobot-v1", overrides), spec, size, lambda: "fp32")
+        return {key: value for key, value in settled.items() if key.endswith("device")}
+
+    assert devices(SPEC, 10_000) == expected
+    assert devices(PICTURES, 10_000) == devices(SPEC, 10**7) == {}
 
 
 def test_lockstep_asks_libraries_for_the_same_results_each_time(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from tests.device.conftest import NEEDS_NO_GPU
 from tests.device.fake_cuda import FakeCuda, MixedDevicesError
 from torch import nn
 
@@ -105,6 +106,7 @@ def test_threads_see_the_gpu(gpu: FakeCuda) -> None:
     assert made[0].is_cuda
 
 
+@NEEDS_NO_GPU
 def test_torch_is_left_as_it_was() -> None:
     generator, is_available, run = torch.Generator, torch.cuda.is_available, threading.Thread.run
     with FakeCuda():

@@ -1,4 +1,4 @@
-"""Whole runs of the three regimes on a fake GPU; no learner waits for its batch."""
+"""Whole runs of the three regimes on a fake GPU, where no learner may wait for its batch, and on a real one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.device.conftest import NEEDS_GPU, NEEDS_NO_GPU
 from tests.regimes.leftovers import nothing_is_left
 
 import rollmill
 from rollmill.runtime.events import ProcessFailed
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
-ON_GPU = {"env.imports": ("tests.device.gpu_in_runs",), "learner.device": "cuda", "inference.device": "cuda"}
+ON_REAL_GPU = {"learner.device": "cuda", "inference.device": "cuda"}
+ON_GPU = {"env.imports": ("tests.device.gpu_in_runs",), **ON_REAL_GPU}
+GPUS = [
+    pytest.param(ON_GPU, id="fake", marks=NEEDS_NO_GPU),
+    pytest.param(ON_REAL_GPU, id="real", marks=NEEDS_GPU),
+]
 ON_CPU = {"learner.device": "cpu", "inference.device": "cpu"}
 SMALL = {
     "num_envs": 4,
@@ -46,24 +52,27 @@ def train(run_dir: Path, settings: dict[str, Any], **more: Any) -> dict[str, Any
     return state
 
 
+@pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("name", RUNS)
-def test_runs_on_a_gpu(tmp_path: Path, name: str) -> None:
-    state = train(tmp_path / "run", {**RUNS[name], **ON_GPU})
+def test_runs_on_a_gpu(tmp_path: Path, name: str, gpu: dict[str, Any]) -> None:
+    state = train(tmp_path / "run", {**RUNS[name], **gpu})
     assert state["counters"]["sgd_steps"] >= 2
     assert all(value.isfinite().all() for value in state["model"].values() if value.is_floating_point())
 
 
+@pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("name", ["lockstep", pytest.param("replay", marks=pytest.mark.slow)])
-def test_resumes_on_another_device(tmp_path: Path, name: str) -> None:
+def test_resumes_on_another_device(tmp_path: Path, name: str, gpu: dict[str, Any]) -> None:
     settings, steps = RUNS[name], RUNS[name]["total_steps"]
     before = train(tmp_path / "run", {**settings, **ON_CPU})
-    for times, device in ((2, ON_GPU), (3, ON_CPU)):
+    for times, device in ((2, gpu), (3, ON_CPU)):
         state = train(tmp_path / "run", {"total_steps": times * steps, **device}, resume=True)
         assert state["counters"]["agent_steps"] >= times * steps
         assert state["counters"]["sgd_steps"] > before["counters"]["sgd_steps"]
         before = state
 
 
+@NEEDS_NO_GPU
 def test_tensor_left_on_the_cpu_ends_a_run(tmp_path: Path) -> None:
     settings = {**RUNS["lockstep"], **ON_GPU, "env.imports": ("tests.device.mix_in_runs",)}
     with pytest.raises(ProcessFailed, match=r"MixedDevicesError: aten::\S+ of tensors on both devices"):

@@ -1,14 +1,17 @@
-"""SGD steps of all algorithms on a fake GPU: the CPU's results, and no more kernels, copies and waits than budgeted."""
+"""SGD steps of all algorithms on a GPU: the CPU's results, and no more kernels, copies and waits than budgeted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from tests.device.conftest import NEEDS_GPU
 from tests.device.fake_cuda import FakeCuda, MixedDevicesError
 
 from rollmill.algorithms.base import Algorithm
@@ -203,12 +206,24 @@ def fill(drawn: Drawn, random: np.random.Generator) -> None:
         drawn.rnn_state[...] = 0.1 * random.standard_normal(drawn.rnn_state.shape)
 
 
+@contextmanager
+def waits_are_errors() -> Iterator[None]:
+    """PyTorch raises where the host waits for a GPU."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # It calls this mode a prototype.
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def subject(name: str, device: torch.device) -> Subject:
     return on_policy(name, device) if name in ON_POLICY else off_policy(name, device)
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_sgd_steps_equal_the_cpu_s(name: str) -> None:
+def test_sgd_steps_equal_the_cpu_s(name: str, a_gpu: AbstractContextManager[object]) -> None:
     def learned(device: torch.device) -> dict[str, torch.Tensor]:
         of = subject(name, device)
         for _ in range(3):
@@ -217,10 +232,13 @@ def test_sgd_steps_equal_the_cpu_s(name: str) -> None:
         return {key: value.cpu() for key, value in of.algorithm.state_dict().items()}
 
     expected = learned(torch.device("cpu"))
-    with FakeCuda():
+    with a_gpu:
         found = learned(torch.device("cuda"))
+    # A real GPU draws other noise and rounds bf16 at other places: a step of Adam, 3e-4, may then have another sign.
+    is_close = not torch.cuda.is_available() or name not in ("sac", "sac pixels", "ppo bf16")
     for key, value in expected.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-4, msg=lambda m, key=key: f"{key}: {m}")
+        atol = 1e-4 if is_close else 2e-3
+        torch.testing.assert_close(found[key], value, rtol=1e-3, atol=atol, msg=lambda m, key=key: f"{key}: {m}")
 
 
 @pytest.mark.parametrize("name", BUDGETS)
@@ -236,6 +254,16 @@ def test_an_sgd_step_stays_within_its_budget(name: str, gpu: FakeCuda) -> None:
     assert gpu.counts.downloads == 0
     assert gpu.counts.operations.total() <= budget.operations, gpu.counts.operations
     assert gpu.counts.uploads <= budget.uploads
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("name", BUDGETS)
+def test_the_host_never_waits_for_a_gpu_in_an_sgd_step(name: str) -> None:
+    of = subject(name, torch.device("cuda"))
+    for _ in range(3):
+        of.update.step(of.parts())
+    with waits_are_errors():
+        of.update.step(of.parts())
 
 
 def test_a_missing_transfer_in_an_update_is_caught(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:

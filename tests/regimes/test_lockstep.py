@@ -155,6 +155,8 @@ def test_the_run_is_the_serial_loop(
 ) -> None:
     # Atari's environments cannot be saved. Checkpoints rebuild them, which the loop does not do.
     changes = changes if preset == "atari/pong" else longer(preset, changes)
+    if torch.cuda.is_available():  # The loop computes on the CPU.
+        changes = {**changes, "learner.device": "cpu", "inference.device": "cpu"}
     run_dir = whole(preset, changes)
     spread = {"rollout.num_workers": 1, "inference.num_workers": 1}
     config = rollmill.make_config(preset, {**settings_of(preset, **changes), **spread}).resolved()

@@ -16,7 +16,7 @@ class InferenceConfig(Checked, section="inference"):
 
     Attributes:
         num_workers: Policy worker processes; groups are bound to one of them, which keeps their recurrent state.
-        device: "auto" takes CUDA when there is one. "cpu", "cuda", "cuda:1", ...
+        device: "cpu", "cuda", "cuda:1", ... or "auto", which chooses as it does for ``learner.device``.
         precision: Of the forward pass: "fp32", "bf16", or "auto", which measures both first, or in lockstep takes bf16
             for networks that see pictures on devices with units for it.
         max_batch_rows: Rows of one forward pass at most; "auto" has no limit but what is ready.

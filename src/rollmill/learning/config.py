@@ -161,7 +161,8 @@ class ComputeConfig(Checked, section="learner"):
     """Where and how a learner computes; it changes speed and rounding, not what is learned.
 
     Attributes:
-        device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
+        device: A torch device such as ``"cpu"`` or ``"cuda:1"``, or ``"auto"``: the first CUDA device, but the CPU for
+            small networks without pictures in async and lockstep, and without a GPU.
         precision: Of the forward and backward pass; ``"auto"`` measures, or in the replay regime goes by the device.
             Parameters are fp32 with either. On a GPU, PyTorch lets fp32 convolutions and recurrent layers compute in
             TF32. ``"fp64"``: parameters, too, in all processes; slow, for finding out what rounding does.
