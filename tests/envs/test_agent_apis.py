@@ -106,6 +106,41 @@ def test_an_unknown_agent_is_named() -> None:
         with_numbers(Stranger(), AGENTS).reset(0)
 
 
+class Forgetful(Crowd):
+    """Leaves Bob out of one of the dicts."""
+
+    part = 0
+
+    def step(self, actions: Any) -> Any:
+        result = super().step(actions)
+        del result[self.part]["bob"]
+        return result
+
+
+@pytest.mark.parametrize(("part", "what"), [(0, "observation"), (1, "reward")])
+def test_an_agent_without_an_observation_or_a_reward_is_named(part: int, what: str) -> None:
+    env = Forgetful()
+    env.part = part
+    agents = with_numbers(env, AGENTS)
+    agents.reset(0)
+    with pytest.raises(UnsupportedSpace, match=f"gave no {what} to agent 'bob': each agent in env.agents"):
+        agents.step([0, 0, 0])
+
+
+class OfGym(Crowd):
+    """Its step returns what Gymnasium's vectors return."""
+
+    def step(self, actions: Any) -> Any:
+        return np.zeros((3, 3)), np.zeros(3), np.zeros(3, bool), np.zeros(3, bool), {}
+
+
+def test_a_step_without_dicts_is_explained() -> None:
+    agents = with_numbers(OfGym(), AGENTS)
+    agents.reset(0)
+    with pytest.raises(UnsupportedSpace, match=r"returned \['ndarray', .*five dicts with an entry for each agent"):
+        agents.step([0, 0, 0])
+
+
 class Old(Crowd):
     """Returns observations alone, as PettingZoo before 1.23."""
 

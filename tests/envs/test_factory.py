@@ -264,6 +264,28 @@ def test_masks_for_a_part_of_the_agents_are_refused():
         probe(EnvConfig(name="partly"))
 
 
+def test_masks_that_agents_get_only_with_a_step_are_refused():
+    class Later(Crowd):
+        def step(self, actions):
+            *others, infos = super().step(actions)
+            return *others, {name: {"action_mask": [1, 0, 1, 0]} for name in infos}
+
+    register_env("later", Later)
+    with pytest.raises(InvalidActionMask, match="later gives info.*with a step but not with reset"):
+        probe(EnvConfig(name="later"))
+
+
+def test_a_reward_of_an_agent_that_is_no_number_is_found_before_training():
+    class Odd(Crowd):
+        def step(self, actions):
+            observations, rewards, *others = super().step(actions)
+            return observations, {**rewards, "bob": "much"}, *others
+
+    register_env("odd", Odd)
+    with pytest.raises(InvalidReward, match="odd, agent 'bob'"):
+        probe(EnvConfig(name="odd"))
+
+
 def test_probe_ignores_a_failing_close(harness):
     class Sticky(harness.CountingEnv):
         def close(self):

@@ -79,7 +79,7 @@ class ParallelAgents:
         """See :class:`Agents`."""
         before = list(self.env.agents)
         chosen = {name: actions[self._index[name]] for name in before}
-        observations, rewards, terminations, truncations, infos = self._stepped.step(chosen)
+        observations, rewards, terminations, truncations, infos = _five(self._stepped.step(chosen))
         self._seen = observations, infos
         now = set(self.env.agents)
         ended = {}
@@ -92,6 +92,8 @@ class ParallelAgents:
             if terminated or truncated:
                 self._gone.add(name)
                 ended[self._index[name]] = terminated, truncated
+            if name not in rewards and (name in now or name in terminations):
+                raise _missing("reward", "step", name)
         acting = self._acting()
         final = [agent for agent, (terminated, _) in ended.items() if not terminated]
         shown = self._shown([*acting, *final], observations, infos)
@@ -117,8 +119,13 @@ class ParallelAgents:
         return {self._index[name]: info for name, info in infos.items() if name in self._index}
 
     def _shown(self, agents: Sequence[int], observations: Any, infos: Any) -> dict[int, tuple[Any, Any]]:
-        names = self._agents
-        return {agent: (observations[names[agent]], infos.get(names[agent], {})) for agent in agents}
+        names, found = self._agents, {}
+        for agent in agents:
+            name = names[agent]
+            if name not in observations:
+                raise _missing("observation", "the last reset or step", name)
+            found[agent] = observations[name], infos.get(name, {})
+        return found
 
 
 class ConvertedGame:
@@ -321,6 +328,23 @@ def _pair(result: Any) -> tuple[Any, Any]:
             "two dicts with an entry for each agent"
         )
     return result
+
+
+def _five(result: Any) -> tuple[Any, ...]:
+    if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, dict) for part in result)):
+        given = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__
+        raise UnsupportedSpace(
+            f"step of a multi-agent environment returned {given}: (observations, rewards, terminations, truncations, "
+            "infos) are needed, five dicts with an entry for each agent"
+        )
+    return result
+
+
+def _missing(what: str, where: str, name: object) -> UnsupportedSpace:
+    return UnsupportedSpace(
+        f"{where} gave no {what} to agent {name!r}: each agent in env.agents, and each whose episode ended with the "
+        "step, needs an entry in the dicts that reset and step return; let agents that are not there leave env.agents"
+    )
 
 
 def _unknown(name: object, agents: Sequence[Any]) -> UnsupportedSpace:

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from rollmill.envs.actions import ActionCodec
-from rollmill.envs.agent_apis import is_multi_agent, names_of, with_numbers
+from rollmill.envs.agent_apis import Agents, is_multi_agent, names_of, with_numbers
 from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.checks import as_number, invalid_reward, shown
 from rollmill.envs.config import EnvConfig
@@ -382,7 +382,8 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
         agents = names_of(env)
         spaces = SharedSpaces(config.name, env)
         codec, action = ObservationCodec(spaces.observation), action_spec(spaces.action)
-        turn = with_numbers(env, agents).reset(0)
+        game = with_numbers(env, agents)
+        turn = game.reset(0)
     except RollmillEnvError:
         raise
     except failures() as error:
@@ -404,6 +405,8 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
             f"{config.name} gives action masks to {given} and none to {others}: give one to each agent that acts, with "
             "ones where everything is allowed"
         )
+    if not any(masks.values()):
+        _try_turn(config.name, game, spaces, agents, action)
     return EnvSpec(
         name=config.name,
         observation=codec.specs,
@@ -481,11 +484,7 @@ def _two(name: str, first: Any) -> tuple[Any, Any]:
 
 def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) -> None:
     """Step once with a random action, as in training, to detect unfit results early."""
-    random = np.random.default_rng(0)
-    # Without an array over all choices: there may be millions.
-    discrete = random.integers(spec.categorical_sizes, dtype=np.int32)[None]
-    numbers = replace(spec, heads=tuple(head for head in spec.heads if isinstance(head, BoxHead)))
-    action = ActionCodec(spec).decode_rows(discrete, random_actions(numbers, None, 1, random)[1])[0]
+    action = _random_actions(spec, 1)[0]
     try:
         result = env.step(action)
     except failures() as error:
@@ -508,7 +507,40 @@ def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) ->
     except (TypeError, ValueError, OverflowError) as error:
         raise invalid_reward(name, result[1], " at its first step") from error
     if ACTION_MASK in result[4]:
-        raise InvalidActionMask(
-            f"{name} gives info[{ACTION_MASK!r}] with a step but not with reset: give it with every reset and "
-            "every step"
-        )
+        raise _late_mask(name)
+
+
+def _try_turn(name: str, game: Agents, spaces: SharedSpaces, agents: Sequence[str], spec: ActionSpec) -> None:
+    """Step once with a random action of each agent, to detect unfit results early."""
+    codec = ObservationCodec(spaces.observation)
+    try:
+        turn = game.step(_random_actions(spec, len(agents)))
+    except RollmillEnvError:
+        raise
+    except failures() as error:
+        raise failure(name, 0, "step", 1, error, None) from error
+    for agent, (observation, info) in turn.shown.items():
+        codec.check(spaces.pad(observation, agent))
+        if mask_in(observation, info) is not None:
+            raise _late_mask(name)
+    for agent, reward in turn.rewards.items():
+        try:
+            as_number(reward)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise invalid_reward(f"{name}, agent {agents[agent]!r}", reward, " at its first step") from error
+
+
+def _random_actions(spec: ActionSpec, rows: int) -> list[Any]:
+    """Draw an action for each row, as the environment gets it in training."""
+    random = np.random.default_rng(0)
+    # Without an array over all choices: there may be millions.
+    sizes = spec.categorical_sizes
+    discrete = random.integers(sizes, size=(rows, len(sizes)), dtype=np.int32)
+    numbers = replace(spec, heads=tuple(head for head in spec.heads if isinstance(head, BoxHead)))
+    return ActionCodec(spec).decode_rows(discrete, random_actions(numbers, None, rows, random)[1])
+
+
+def _late_mask(name: str) -> InvalidActionMask:
+    return InvalidActionMask(
+        f"{name} gives info[{ACTION_MASK!r}] with a step but not with reset: give it with every reset and every step"
+    )
