@@ -271,7 +271,7 @@ def test_masks_that_agents_get_only_with_a_step_are_refused():
             return *others, {name: {"action_mask": [1, 0, 1, 0]} for name in infos}
 
     register_env("later", Later)
-    with pytest.raises(InvalidActionMask, match="later gives info.*with a step but not with reset"):
+    with pytest.raises(InvalidActionMask, match=r"later gives info.*with a step but not with reset"):
         probe(EnvConfig(name="later"))
 
 

@@ -18,7 +18,7 @@ from rollmill.envs.registry import register_env
 from rollmill.envs.space_data import encode_spaces
 from rollmill.evaluation.agent import Agent, AgentError, load
 from rollmill.evaluation.saved_spaces import write_spaces
-from rollmill.evaluation.snapshot import NoRunError, newest_checkpoint, read_snapshot
+from rollmill.evaluation.snapshot import NoRunError, folder_of_policy, newest_checkpoint, read_snapshot
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
 from rollmill.storage.checkpoint_file import CheckpointError
@@ -304,6 +304,8 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(make_run: MakeRun) -> N
 
 
 def test_where_there_is_no_run(tmp_path: Path, make_run: MakeRun) -> None:
+    with pytest.raises(NoRunError, match=r"no config.json in it"):
+        folder_of_policy(tmp_path / "nothing", "red")
     with pytest.raises(NoRunError, match=r"no config.json in it"):
         load(tmp_path / "nothing")
     run_dir = make_run(CARTPOLE)

@@ -20,7 +20,11 @@ pytestmark = pytest.mark.usefixtures("leaves_nothing")
 def run(preset: str, run_dir: Path, algo: str | None = None, **changes: Any) -> None:
     from faulty_envs import TINY
 
-    config = rollmill.make_config(preset, {**TINY, **changes}, algo=algo)
+    of_on_policy = ("learner.epochs", "learner.minibatches") if algo else ()
+    settings = {key: value for key, value in TINY.items() if key not in of_on_policy}
+    # The memory of a GPU is not counted.
+    devices = {"learner.device": "cpu", "inference.device": "cpu"}
+    config = rollmill.make_config(preset, {**settings, **devices, **changes}, algo=algo)
     running.run(config.resolved(), run_dir, quiet=True)
 
 
