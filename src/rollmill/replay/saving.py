@@ -14,6 +14,7 @@ import fcntl
 import io
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -35,8 +36,20 @@ _MAGIC = b"rollmill replay 1\n"
 _CHUNK_BYTES = 1 << 24
 _LARGEST = 2.0**64  # priority
 
-# What zipfile, zlib and NumPy raise of damaged files.
-_DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
+# What zipfile, zlib and NumPy, which parses a header as Python, raise of damaged files.
+_DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tokenize.TokenError,
+    EOFError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 
 
 def layout_of(settings: Settings) -> ArenaLayout:
