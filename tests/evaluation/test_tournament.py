@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from tests.envs.agent_games import Rounds
+from tests.evaluation.conftest import MakeRun
 from tests.regimes.nim import Nim
 
 import rollmill
@@ -106,6 +108,40 @@ def test_players_that_cannot_meet_are_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
         tournament(players, **options)
+
+
+class Alone(gymnasium.Env[Any, Any]):
+    """Nim against a player that takes one match each time."""
+
+    observation_space = Nim().observation_space("first")
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.game = Nim()
+        self.game.reset()
+        return self.game.observe("first"), {}
+
+
+class Longer(Alone):
+    """With more matches."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"matches": gymnasium.spaces.Discrete(99), "action_mask": gymnasium.spaces.Box(0, 1, (3,), np.int8)}
+    )
+
+
+def test_a_player_of_another_environment_plays_where_its_spaces_are_equal(make_run: MakeRun) -> None:
+    register_env("test/alone", Alone)
+    register_env("test/longer", Longer)
+    learned, alone = make_run("test/nim"), make_run("test/alone")
+    result = tournament([str(learned), str(alone), "perfect"], env="test/nim", matches=5)
+    assert {score.matches for score in result.scores.values()} == {5}
+    with pytest.raises(TournamentError, match="trained on 'test/nim', 'test/alone': name the environment"):
+        tournament([str(learned), str(alone)])
+    longer = make_run("test/longer")
+    with pytest.raises(TournamentError, match=r"trained on 'test/longer', whose observation is .* of 'test/nim' is"):
+        tournament([str(learned), str(longer)], env="test/nim")
 
 
 class Undrawable(Nim):

@@ -27,7 +27,7 @@ def make_command() -> Command:
         ),
     )
     command.parser.add_argument("players", metavar="PLAYER", nargs="+", help="a run, a checkpoint or a name")
-    command.option("--env", "the environment (default: that of the first run)", metavar="NAME")
+    command.option("--env", "the environment (default: that of all players)", metavar="NAME")
     command.option("--matches", "matches of each pair in each seat (default 100)", kind=count, default=100, metavar="N")
     command.option("--seed", "seed of the matches (default 0)", kind=natural, default=0, metavar="S")
     command.option("--output", "also write a page with the results and a video of each pair", kind=Path, metavar="DIR")

@@ -23,6 +23,7 @@ from rollmill.evaluation.players import PLAYERS, AgentPlayer, Player, player_fac
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, folder_of_player, policies_of_run, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
+from rollmill.evaluation.tasks import spec_of
 from rollmill.evaluation.tournament_result import Score, TournamentResult, elo
 from rollmill.evaluation.video import film_episode
 from rollmill.extras import check_extra
@@ -63,7 +64,8 @@ def tournament(
     Args:
         players: Run directories, checkpoint files, "random", and names given to :func:`register_player`; a run of
             several policies stands for all of them. At least two.
-        env: The environment; None is that of the first run.
+        env: The environment; None is that of all runs. Players trained on others can play if their spaces are equal.
+            Its options are those of the first run on it.
         matches: Matches of each pair in each seat.
         seed: Keys the environments and the sampling of actions.
         deterministic: As in ``Agent.act``.
@@ -90,12 +92,20 @@ def tournament(
     configs = [snapshot.env for snapshot in snapshots.values()]
     if env is None and not configs:
         raise TournamentError("none of the players is a run: name the environment (--env NAME)")
-    config = replace(configs[0] if env is None else EnvConfig(name=env), on_failure="stop")
-    if elsewhere := next((found.name for found in configs if found.name != config.name), None):
-        raise TournamentError(f"a player was trained on {elsewhere!r}, but the matches are of {config.name!r}")
+    # The options of the environment are those that a player was trained with.
+    chosen = configs[:1] if env is None else [config for config in configs if config.name == env]
+    config = replace(chosen[0] if chosen else EnvConfig(name=str(env)), on_failure="stop")
+    elsewhere = {each.env.name: each for each in snapshots.values() if each.env.name != config.name}
+    if elsewhere and env is None:
+        raise TournamentError(
+            f"the players were trained on {', '.join(map(repr, [config.name, *elsewhere]))}: name the environment of "
+            "the matches (--env NAME), whose spaces must be those of the others"
+        )
     spec = probe(config)
     if len(spec.agents) < 2:
         raise TournamentError(f"{config.name} has one agent: matches need an environment with two or more")
+    for home, trained in elsewhere.items():
+        _check_spaces(spec_of(trained, trained.env), spec, f"a player was trained on {home!r}, whose")
     boxes = {snapshot.box_actions for snapshot in snapshots.values()} or {"clip"}
     if len(boxes) > 1:
         raise TournamentError("the players' networks store continuous actions in different units and cannot meet")
@@ -191,6 +201,16 @@ def check_opponents(opponents: Sequence[str], spec: EnvSpec) -> None:
     for opponent in opponents:
         if not _is_scripted(opponent) and not Path(opponent).exists():
             player_factory(opponent, "eval_against")
+
+
+def _check_spaces(found: EnvSpec, wanted: EnvSpec, whose: str) -> None:
+    for what in ("observation", "action", "has_action_mask"):
+        given, needed = getattr(found, what), getattr(wanted, what)
+        if given != needed:
+            raise TournamentError(
+                f"{whose} {what.replace('_', ' ')} is {given}, but that of {wanted.name!r} is {needed}: players of "
+                "other environments can meet if these are equal"
+            )
 
 
 class _Hall:
