@@ -61,21 +61,17 @@ def at(rows: list[Row], steps: float) -> float | None:
 
 
 def draw(curves: dict[str, list[Row]], output: Path) -> None:
-    """Draw kills over agent steps and over minutes."""
-    figure = Figure(figsize=(8.0, 3.2), dpi=110, layout="constrained")
-    by_steps, by_time = figure.subplots(1, 2, sharey=True)
+    """Draw kills over agent steps."""
+    figure = Figure(figsize=(6.0, 3.4), dpi=110, layout="constrained")
+    axes = figure.subplots()
     for name, rows in curves.items():
-        means = [row["mean"] for row in rows]
-        by_steps.plot([row["agent_steps"] for row in rows], means, label=name, linewidth=1.6)
-        by_time.plot([row["seconds"] / 60 for row in rows], means, label=name, linewidth=1.6)
-    by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
-    by_steps.set_xlabel("agent steps")
-    by_time.set_xlabel("minutes")
-    by_steps.set_ylabel("kills in an episode,\nmean of 100 episodes")
-    by_steps.legend(frameon=False)
-    for axes in (by_steps, by_time):
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.plot([row["agent_steps"] for row in rows], [row["mean"] for row in rows], label=name, linewidth=1.6)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlabel("agent steps")
+    axes.set_ylabel("kills in an episode,\nmean of 100 episodes")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, output)
 
 
