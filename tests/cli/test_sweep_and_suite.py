@@ -31,6 +31,11 @@ def test_the_help_says_what_a_suite_is_not(capsys: pytest.CaptureFixture[str]) -
     [
         (["sweep", "gym/CartPole-v1"], "--space is missing: give a TOML file"),
         (["sweep", "gym/CartPole-v1", "--space", "none.toml"], "none.toml cannot be read"),
+        (
+            ["sweep", "gym/CartPole-v1", "--space", "s.toml", "--sampler", "bayes"],
+            "sampler='bayes': choose one",
+        ),
+        (["sweep", "gym/CartPole-v1", "--space", "s.toml", "--trial", "3"], "did you mean --trials?"),
         (["suite", "atari5"], "there is no suite 'atari5'; did you mean atari57?"),
         (["suite", "classic", "--envs", "gym/Pong"], "the suite classic has no 'gym/Pong'"),
         (["suite", "classic", "--lr", "1"], "unknown setting 'lr'; here it is learner.learning_rate"),

@@ -39,7 +39,7 @@ from rollmill.cli import (
 from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Command, split_overrides
 from rollmill.cli.settings_help import settings_help
 from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
-from rollmill.settings.option_values import OptionError
+from rollmill.settings.option_values import OptionError, UnknownSettingError
 from rollmill.settings.options import parse_overrides
 
 _SAFE_PATH = "PYTHONSAFEPATH"
@@ -145,7 +145,14 @@ def _dispatch(argv: list[str]) -> int:
     settings = parse_overrides(overrides)
     if "preset" in settings:
         raise OptionError(f"--preset {settings['preset']}: the preset is not a setting; give its name without --preset")
-    return command.run(arguments, settings)
+    try:
+        return command.run(arguments, settings)
+    except UnknownSettingError as error:
+        option = "--" + error.given.replace("_", "-")
+        close = difflib.get_close_matches(option, command.options, n=1, cutoff=0.8)
+        if error.has_advice or not close:
+            raise
+        raise OptionError(f"{argv[0]} has no option and no setting {option}; did you mean {close[0]}?") from None
 
 
 def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:

@@ -20,6 +20,21 @@ class OptionError(ValueError):
     """An invalid setting; the message names the given value, what is allowed, and what to do."""
 
 
+class UnknownSettingError(OptionError):
+    """No setting has this name.
+
+    Attributes:
+        given: The name.
+        has_advice: Whether the message suggests settings.
+    """
+
+    def __init__(self, message: str, given: str, *, has_advice: bool) -> None:
+        """Set the attributes."""
+        super().__init__(message)
+        self.given = given
+        self.has_advice = has_advice
+
+
 class _MismatchError(Exception):
     """The value does not match this annotation; a union tries its next member."""
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rollmill.settings.option_docs import attribute_docs
 from rollmill.settings.option_hints import Hint, hints_for
-from rollmill.settings.option_values import OptionError, coerce, encode, format_value, type_name
+from rollmill.settings.option_values import OptionError, UnknownSettingError, coerce, encode, format_value, type_name
 from rollmill.settings.value_checks import key_of
 
 if TYPE_CHECKING:
@@ -268,7 +268,9 @@ def _resolve(cls: type[DataclassInstance], given: str, value: object) -> str:
             return matches[0]
         if matches and not hints_for(key):
             raise OptionError(f"{given!r} is ambiguous: give one of {', '.join(matches)}")
-    raise OptionError(f"unknown setting {given!r}{_advice(key, known)}")
+    advice = _advice(key, known)
+    listing = "; `rollmill train --help-all` lists all settings"
+    raise UnknownSettingError(f"unknown setting {given!r}{advice or listing}", given, has_advice=bool(advice))
 
 
 def _mapping_above(cls: type[DataclassInstance], key: str) -> str | None:
@@ -280,7 +282,7 @@ def _mapping_above(cls: type[DataclassInstance], key: str) -> str | None:
 
 
 def _advice(key: str, known: Collection[str]) -> str:
-    """Suggestions for an unknown key: a setting that has this name in another library, or similar keys."""
+    """Suggestions for an unknown key: a setting that has this name in another library, or similar keys, or none."""
     by_last = {k.rpartition(".")[2]: k for k in reversed(list(known))}
     last = key.rpartition(".")[2]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
@@ -290,7 +292,7 @@ def _advice(key: str, known: Collection[str]) -> str:
     if hints:
         return f"; here it is {_named(hints)}"
     close = close or [by_last[name] for name in difflib.get_close_matches(last, by_last, n=3, cutoff=0.6)]
-    return f"; did you mean {' or '.join(close)}?" if close else "; `rollmill train --help-all` lists all settings"
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def _named(hints: Sequence[Hint]) -> str:
