@@ -61,8 +61,17 @@ def test_the_reason_for_having_learned_nothing_is_given() -> None:
     on_policy, replay = config(**{"learner.batch_size": 10_240}), config("dqn")
     assert lines(on_policy, sgd_steps=3) == []
     assert "a batch takes learner.batch_size=10,240" in lines(on_policy)[0]
-    assert "of which 7 were older than learner.max_policy_lag=" in lines(on_policy, stale_samples=7)[0]
+    assert "7 samples were older than learner.max_policy_lag=" in lines(on_policy, stale_samples=7)[0]
     assert "learning begins at replay.min_size=" in lines(replay, before=5, sgd_steps=5)[0]
+
+
+def test_a_run_whose_time_was_over_when_it_was_resumed_says_so() -> None:
+    settings = config(max_seconds=18)
+    (line,) = nothing_learned(settings, report(), {}, sgd_steps_before=0, why="max_seconds", seconds_before=18.4)
+    assert "earlier sessions of this run trained for 18 s, and max_seconds=18 counts all sessions" in line
+    assert "give a larger max_seconds" in line
+    (line,) = nothing_learned(settings, report(), {}, sgd_steps_before=0, why="max_seconds", seconds_before=9.0)
+    assert "before its first SGD step" in line
 
 
 @pytest.mark.usefixtures("leaves_nothing")

@@ -54,7 +54,13 @@ def _share(steps: int, left: int) -> str:
 
 
 def nothing_learned(
-    config: Config, last: LearnerReport, accounts: Mapping[str, ProcessAccount], *, sgd_steps_before: int, why: str
+    config: Config,
+    last: LearnerReport,
+    accounts: Mapping[str, ProcessAccount],
+    *,
+    sgd_steps_before: int,
+    why: str,
+    seconds_before: float = 0.0,
 ) -> list[str]:
     """Return a warning for a run without an SGD step; empty if it has learned.
 
@@ -64,9 +70,16 @@ def nothing_learned(
         accounts: The ledger at the end.
         sgd_steps_before: SGD steps of earlier sessions.
         why: The reason for the end.
+        seconds_before: Training time of earlier sessions.
     """
     if last.sgd_steps > sgd_steps_before:
         return []
+    limit = config.max_seconds
+    if why == "max_seconds" and limit is not None and seconds_before >= limit:
+        return [
+            f"nothing was learned: earlier sessions of this run trained for {seconds_before:.0f} s, and max_seconds="
+            f"{limit:g} counts all sessions; to continue, give a larger max_seconds, or none"
+        ]
     counter = ROLLOUT_WORKER.counters[RolloutCounter.AGENT_STEPS]
     collected = int(sum(a.counters[counter] for a in accounts.values() if a.role == ROLLOUT_WORKER.name))
     begin = f"nothing was learned: the run ended ({why}) before its first SGD step. "
@@ -75,10 +88,10 @@ def nothing_learned(
         advice = "use a smaller replay.min_size, or run longer"
     elif last.lag is not None and (last.lag.stale_samples or last.lag.invalid_samples):
         wanted = (
-            f"of which {last.lag.stale_samples:,} were older than learner.max_policy_lag="
+            f"{last.lag.stale_samples:,} samples were older than learner.max_policy_lag="
             f"{config.regime.max_policy_lag} allows and {last.lag.invalid_samples:,} were not transitions"
         )
-        advice = "allow more lag, or use fewer environments, or run longer"
+        advice = "allow more lag (learner.max_policy_lag), or use fewer environments, or run longer"
     else:
         wanted = f"a batch takes learner.batch_size={config.algorithm.batch_size:,}"
         advice = "use a smaller learner.batch_size or more environments, or run longer"

@@ -263,6 +263,7 @@ def run(
                         supervisor.snapshot(),
                         sgd_steps_before=sgd_steps_before[0],
                         why=ended_by,
+                        seconds_before=float(earlier[-1]["time_s"]) if earlier else 0.0,
                     ),
                 ]
             summary = _summary(supervisor, caveats)
