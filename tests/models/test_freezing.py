@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from rollmill.models.freezing import FreezeError, freeze, is_named
+from rollmill.models.freezing import FreezeError, freeze, is_named, suggest_part
 
 NAME = "acting.encoder.layers.0.weight"
 
@@ -42,6 +42,14 @@ def test_nothing_is_frozen_without_patterns() -> None:
 def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
     with pytest.raises(FreezeError, match=r"freeze=encoders: no parameter .* there are encoder\.0\.weight"):
         freeze(network(), ("encoder", "encoders"))
+
+
+def test_similar_parts_are_suggested() -> None:
+    with pytest.raises(FreezeError, match=r"heads\.bias; did you mean 'encoder'\?$"):
+        freeze(network(), ("encodr",))
+    names = [NAME, "acting.heads.policy.weight"]
+    assert suggest_part("heads.polcy", names) == "; did you mean 'heads.policy'?"
+    assert suggest_part("transformer", names) == ""
 
 
 def test_freezing_everything_is_refused() -> None:

@@ -65,6 +65,7 @@ def test_weights_are_taken_over_and_counters_begin_anew(first: rollmill.Run, tmp
     run = train(tmp_path / "run", **{**SMALL, **STILL}, init_from=first.dir, seed=5)
     before, after = state_of(first), state_of(run)
     assert differing(before["model"], after["model"]) == []
+    assert f"begins with the weights of {first.dir}\n" in (run.dir / "run.log").read_text()
     assert 128 <= after["counters"]["agent_steps"] < 256
     fresh = train(tmp_path / "fresh", **{**SMALL, **STILL}, seed=5)
     assert differing(before["model"], state_of(fresh)["model"])
@@ -113,6 +114,9 @@ def test_frozen_parameters_stay_and_others_learn(tmp_path: Path, in_replay: bool
     assert not any("encoder" in name or "_0" in name for name in changed)
     again = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=200)
     assert again.agent_steps >= 200
+    log = (run.dir / "run.log").read_text()
+    assert log.count(f"{FIRST_LAYER[in_replay].replace(',', ', ')} (learner.freeze) is not trained") == 2
+    assert log.count("begins with the weights of") == 1
     with pytest.raises(ValueError, match=r"with another learner\.freeze"):
         rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=300, **{"learner.freeze": ""})
 
@@ -135,9 +139,13 @@ def test_a_resumed_run_does_not_need_the_source_again(first: rollmill.Run, tmp_p
     ("settings", "message"),
     [
         ({"init_from": "no/such/run"}, "no/such/run is not a run"),
+        ({"init_from": "no/such.pt"}, "there is no checkpoint file no/such.pt: no has no checkpoints"),
         ({"init_skip": "heads"}, "give init_from"),
         ({"init_optimiser": True}, "give init_from"),
-        ({"init_from": "FIRST", "init_skip": "head"}, "init_skip=head: the network has no such part; it has acting"),
+        (
+            {"init_from": "FIRST", "init_skip": "head"},
+            "init_skip=head: the network has no such part; it has .*; did you mean 'heads'",
+        ),
         ({"init_from": "FIRST", "init_skip": "heads", "init_optimiser": True}, "leave one of them out"),
         ({"init_from": "FIRST", "algo": "dqn"}, r"do not fit.* is not there; and \d+ more"),
         ({"init_from": "FIRST", "model.mlp_sizes": "16"}, r"shape \(8, 4\) there and \(16, 4\) here"),

@@ -203,11 +203,15 @@ def folder_of_player(player: Path | str) -> tuple[Path, str]:
         player: A run directory, or a checkpoint file of a run.
 
     Raises:
-        NoRunError: It is a run of several policies.
+        NoRunError: It is a run of several policies, or there is no such file.
     """
     path = Path(player)
     if path.is_file():  # DIR/checkpoints/FILE
         return path.parent.parent, str(path)
+    if path.suffix == ".pt":
+        beside = sorted(each.name for each in path.parent.glob("*.pt"))
+        known = f"{path.parent} has {', '.join(beside)}" if beside else f"{path.parent} has no checkpoints"
+        raise NoRunError(f"there is no checkpoint file {path}: {known}")
     return folder_of_policy(path, None), "latest"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -23,6 +24,18 @@ def is_named(name: str, pattern: str) -> bool:
     return any(fnmatchcase(name, whole) for whole in (pattern, f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"))
 
 
+def suggest_part(pattern: str, names: Iterable[str]) -> str:
+    """``"; did you mean 'a'?"`` with the part of the names that is most like a pattern, or an empty string."""
+    parts = dict.fromkeys(
+        ".".join(words[start:end])
+        for words in (name.split(".") for name in names)
+        for start in range(len(words))
+        for end in range(start + 1, len(words) + 1)
+    )
+    near = difflib.get_close_matches(pattern, parts, n=1, cutoff=0.75)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
     """Exclude parameters from training. Running moments of normalisers still follow the data.
 
@@ -40,6 +53,7 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
         if not any(is_named(name, pattern) for name in names):
             raise FreezeError(
                 f"learner.freeze={pattern}: no parameter of the network has this name; there are {', '.join(names)}"
+                + suggest_part(pattern, names)
             )
     for name, parameter in network.named_parameters():
         if any(is_named(name, pattern) for pattern in patterns):

@@ -13,7 +13,7 @@ from torch import Tensor
 from rollmill.algorithms.base import Algorithm
 from rollmill.evaluation.players import PlayerError
 from rollmill.evaluation.snapshot import folder_of_player, read_snapshot
-from rollmill.models.freezing import is_named
+from rollmill.models.freezing import is_named, suggest_part
 from rollmill.runtime.signed_files import read_signed
 from rollmill.storage.checkpoint_file import load_checkpoint
 
@@ -88,7 +88,10 @@ def load_state(algorithm: Algorithm, given: Mapping[str, Any], skip: Sequence[st
     own = algorithm.state_dict()
     for pattern in skip:
         if not any(is_named(name, pattern) for name in own):
-            raise PlayerError(f"init_skip={pattern}: the network has no such part; it has {', '.join(own)}")
+            raise PlayerError(
+                f"init_skip={pattern}: the network has no such part; it has {', '.join(own)}"
+                + suggest_part(pattern, own)
+            )
     kept = [name for name in own if not any(is_named(name, pattern) for pattern in skip)]
     both = [name for name in kept if isinstance(given.get(name), Tensor)]
     differences = [

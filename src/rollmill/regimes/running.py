@@ -33,7 +33,7 @@ from rollmill.regimes.run_files import (
     settle_replays,
 )
 from rollmill.regimes.setup import Probed, RunSetup
-from rollmill.regimes.starting import Evaluator, describe, prepare, probe, start_processes
+from rollmill.regimes.starting import Evaluator, describe, describe_beginning, prepare, probe, start_processes
 from rollmill.regimes.steps_done import episodes_reported, saved_steps, steps_done_again
 from rollmill.regimes.tracked_run import log_checkpoints, start_trackers
 from rollmill.reporting.display import Display
@@ -212,6 +212,7 @@ def run(
             signing = [] if ranks.rank or not (note := signing_key().note) else [note]
             for line in (
                 describe(run_setup),
+                *describe_beginning(config, resume=resume),
                 *signing,
                 *run_setup.memory.notes,
                 *caveats,

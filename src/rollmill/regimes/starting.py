@@ -21,6 +21,7 @@ from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
+from rollmill.settings.policies import source_of
 from rollmill.settings.value_checks import ConfigError
 
 _REGIMES = {"async": asynchronous, "lockstep": lockstep, "replay": replay}
@@ -212,3 +213,17 @@ def describe(run_setup: RunSetup) -> str:
         f"{topology.group_rows} rows on {topology.num_workers} rollout workers, {topology.num_policy_workers} policy "
         f"worker(s), {probed.num_parameters:,} parameters, {topology.num_slots} slots in {memory:,.0f} MiB"
     )
+
+
+def describe_beginning(config: Config, *, resume: bool) -> list[str]:
+    """Say whose weights each policy begins with, and what it does not train."""
+    lines = []
+    for name, settings in zip(config.population.names, config.policies, strict=True):
+        who = "" if len(config.policies) == 1 else f"policy {name}: "
+        source = None if resume else source_of(config, name)
+        if source is not None:
+            kept = f", without {', '.join(config.init_skip)}" if config.init_skip else ""
+            lines.append(f"{who}begins with the weights of {source}{kept}")
+        if frozen := settings.optimiser.freeze:
+            lines.append(f"{who}{', '.join(frozen)} (learner.freeze) is not trained")
+    return lines
