@@ -7,7 +7,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from rollmill.envs.errors import EnvironmentFailure, NonFiniteObservation
-from rollmill.envs.failures import RestartBudget
+from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.spaces import action_spec, observation_specs
 from rollmill.envs.vector_group import VectorGroup
@@ -194,3 +194,14 @@ def test_all_environments_are_closed_if_one_close_raises(harness):
     group.close()
     assert Sticky.closed == 3
     assert len(group.failures) == 3
+
+
+def test_wrong_arguments_of_a_constructor_are_told_from_other_failures():
+    def said(where, error, step=0, budget=None):
+        return str(failure("my/env", 0, where, step, error, budget))
+
+    wrong = TypeError("__init__() got an unexpected keyword argument 'sise'")
+    assert said("constructor", wrong).endswith("arguments of its constructor are env.kwargs.NAME")
+    assert "on_failure=restart" in said("constructor", ValueError("no display"))
+    assert "on_failure=restart" in said("step", wrong, 3)
+    assert "env.restart_budget is spent (0 of 0" in said("constructor", wrong, 0, RestartBudget(0))
