@@ -14,7 +14,7 @@ from PIL import Image
 from rollmill.campaigns.jobs import CampaignError
 from rollmill.campaigns.space import Choices, Range
 from rollmill.campaigns.study import Trial
-from rollmill.campaigns.sweep_figures import draw_history, draw_settings, draw_trial_curves
+from rollmill.campaigns.sweep_figures import _draw_setting, draw_history, draw_settings, draw_trial_curves
 from rollmill.campaigns.sweep_page import rank_correlation, write_sweep_page
 from rollmill.campaigns.sweep_result import SweepResult
 from rollmill.cli.command import split_overrides
@@ -144,3 +144,14 @@ def test_pictures_show_something_for_one_trial_and_for_many(result: SweepResult,
         pixels = [np.asarray(Image.open(path).convert("L")) for path in (many, one)]
         assert all(np.ptp(image) > 100 for image in pixels)
         assert not np.array_equal(*pixels)
+
+
+def test_a_logarithmic_axis_covers_the_range_and_labels_powers_of_ten(result: SweepResult) -> None:
+    from matplotlib.figure import Figure
+
+    wide, narrow = (Figure().subplots() for _ in range(2))
+    _draw_setting(wide, result, RATE)
+    assert wide.get_xlim() == pytest.approx((1e-5 / 1.2, 0.12))
+    assert wide.xaxis.get_minor_formatter()(2e-3) == ""
+    _draw_setting(narrow, result, replace(RATE, low=2e-3, high=8e-3))
+    assert narrow.xaxis.get_minor_formatter()(4e-3)

@@ -12,6 +12,7 @@ def test_a_page_has_its_title_escaped_and_its_parts_as_they_are() -> None:
     page = whole_page("a < b", ["<p>one</p>", "<p>two</p>"])
     assert "<title>a &lt; b</title>" in page
     assert "<p>one</p>\n<p>two</p>" in page
+    assert "pre { white-space: pre-wrap;" in page  # a long command must not widen the page
 
 
 def test_a_picture_is_part_of_the_page(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def draw_trial_curves(result: SweepResult, path: Path) -> Path:
 
 
 def _draw_setting(axes: Any, result: SweepResult, dimension: Dimension) -> None:
+    from matplotlib.ticker import NullFormatter
+
     key = dimension.key
     for trials, marker, colour in (
         ([t for t in result.trials if t.state == "pruned" and t.value is not None], "x", _GREY),
@@ -114,6 +116,9 @@ def _draw_setting(axes: Any, result: SweepResult, dimension: Dimension) -> None:
         axes.set_xlim(-0.5, len(names) - 0.5)
     elif dimension.log:
         axes.set_xscale("log")
+        axes.set_xlim(dimension.low / 1.2, dimension.high * 1.2)
+        if dimension.high >= 10.0 * dimension.low:  # A power of ten has a label; those between would overlap.
+            axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(key, parse_math=False)
     _tidy(axes)
 

@@ -13,6 +13,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto
 td, th { padding: .25rem .5rem; text-align: right; vertical-align: top; white-space: nowrap; }
 th { border-bottom: 1px solid #888; }
 td:first-child, th:first-child { text-align: left; white-space: normal; min-width: 10rem; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 tr:nth-child(even) td { background: #f5f5f5; } img, video { max-width: 100%; } figure { margin: 1rem 0; }
 dl.log { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .1rem .8rem; overflow-wrap: anywhere; }
 dl.log dt { font-weight: 600; } dl.log dd { margin: 0; } @media (max-width: 40rem) { dl.log { display: block; } }
