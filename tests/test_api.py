@@ -29,6 +29,11 @@ def test_a_resume_of_another_preset_is_refused(tmp_path: Path) -> None:
         rollmill.train("gym/Acrobot-v1", run_dir=tmp_path, resume=True, quiet=True)
 
 
+def test_a_resume_without_a_directory_is_refused() -> None:
+    with pytest.raises(RunDirectoryError, match=r"resume without run_dir: .* \(--run-dir DIR, run_dir=DIR\)"):
+        rollmill.train(resume=True, quiet=True)
+
+
 def test_points_of_the_learning_rate_are_the_rate_itself() -> None:
     points = {"learner.schedule": "0:3e-4,1e6:1e-4"}
     assert rollmill.make_config("gym/CartPole-v1", points).optimiser.schedule.name == points["learner.schedule"]

@@ -323,7 +323,9 @@ def _plan(
         resume, algo, protocol = True, None, None
     if resume:
         if run_dir is None:
-            raise RunDirectoryError("resume=True without run_dir: give the directory of the run to resume.")
+            raise RunDirectoryError(
+                "resume without run_dir: give the directory of the run to resume (--run-dir DIR, run_dir=DIR)."
+            )
         directory = Path(run_dir)
         saved = load_trusted(directory, trust=trust)
         if algo is not None or protocol is not None:

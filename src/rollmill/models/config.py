@@ -74,11 +74,11 @@ class ModelConfig(Checked, section="model"):
         centre_pixels: Whether the usual brightness of each channel (a running mean of the pictures' medians; with
             off-policy algorithms that of the first batch) is subtracted from pictures of bytes, inside of the first
             convolution; with "each" the mean of the picture itself, for several tasks with different backgrounds. It
-            keeps filters alive (docs/journal.md). Without effect where ``normalise_images`` does more,
+            keeps filters alive (docs/journal/2026-11.md). Without effect where ``normalise_images`` does more,
             in MLPs, and in users' encoders that have no ``ImageInput``.
         normalise_grids: Whether a layer norm ends the encoder of a small grid of categories (MiniGrid's), whose first
             layer then starts as if its inputs had variance 1. It keeps single cells visible to a core that has to
-            remember them, but hinders exploration where rewards are rare (docs/journal.md).
+            remember them, but hinders exploration where rewards are rare (docs/journal/2026-11.md).
         observation_clip: Normalised observations are clipped to plus and minus this. 10 is Baselines' and SB3's.
         normalise_returns: Whether the critic predicts returns in units of their running mean and deviation. "popart"
             also keeps its predictions where these change, and with several tasks (``env.tasks``) has a mean, a

@@ -27,8 +27,8 @@ _NOTICEABLE = 0.005  # shares that would not be shown as 0 %
 _ADVICE = {
     "rollout worker": "simulation is the limit: more cores, more rollout workers, or a faster environment",
     "policy worker": "inference is the limit: more policy workers, larger inference batches, or a smaller network",
-    "learner": "backpropagation is the limit: a faster precision or device, fewer SGD steps (learner.epochs, or "
-    "replay.update_interval), more learners of a replay, or a smaller network",
+    "learner": "backpropagation is the limit: a faster precision or device, fewer SGD steps (a smaller "
+    "learner.epochs; of a replay a larger replay.update_interval, or more learners), or a smaller network",
     "gradient learner": "backpropagation is the limit: more learners, a faster precision, or a smaller network",
 }
 

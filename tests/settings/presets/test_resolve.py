@@ -65,6 +65,7 @@ def test_vizdoom_rewards_are_scaled_as_sample_factory_does():
         ("gym/CartPole-v7", "CartPole"),
         ("minigrid/MiniGrid-Memory-v0", "did you mean"),
         ("envpool/Pong", "did you mean 'Pong-v5'"),
+        ("Courier", "your own environment is 'module:Class', or a name that a module given with --import registers"),
     ],
 )
 def test_unknown_names(name, message):

@@ -96,7 +96,8 @@ def _check_bare(name: str) -> None:
         near = f"; did you mean '{exact}'?" if exact else suggest(name, presets, lasts)
         raise UnknownEnvironment(
             f"there is no preset, registered environment or Gymnasium id {name!r}{near} (`rollmill envs` lists all; "
-            "register your own environment with rollmill.register_env in a module given with --import)"
+            "your own environment is 'module:Class', or a name that a module given with --import registers with "
+            "rollmill.register_env)"
         )
 
 
