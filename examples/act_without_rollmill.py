@@ -14,11 +14,15 @@ session = onnxruntime.InferenceSession(sys.argv[1])
 inputs = {each.name: each for each in session.get_inputs()}
 state = np.zeros((1, inputs["state"].shape[1] if "state" in inputs else 0), np.float32)
 env = gymnasium.make(sys.argv[2])
+space = env.observation_space
+spaces = space if isinstance(space, gymnasium.spaces.Dict) else {"obs": space}
+dtypes = {name: entry.dtype for name, entry in spaces.items()}
 for episode in range(5):
     observation, _ = env.reset(seed=episode)
     total, is_first, has_ended = 0.0, True, False
     while not has_ended:
-        given = {"obs": np.asarray(observation, env.observation_space.dtype)[None]}  # a batch of one observation
+        entries = observation if isinstance(observation, dict) else {"obs": observation}
+        given = {name: np.asarray(value, dtypes[name])[None] for name, value in entries.items()}  # a batch of one
         if "state" in inputs:  # a recurrent network
             given |= {"state": state, "reset": np.array([is_first])}
         action, *rest = session.run(["action", "next_state"] if "state" in inputs else ["action"], given)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from rollmill.envs.config import EnvConfig
@@ -27,18 +29,43 @@ runpy.run_path(sys.argv[0])
 """
 
 
-@pytest.mark.parametrize("core", ["none", "gru"])
-def test_it_plays_episodes(core: str, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    import gymnasium
+PARTS = """
+import gymnasium, numpy
+from gymnasium.spaces import Box, Dict, Discrete
 
-    env = gymnasium.make("CartPole-v1")
+class Parts(gymnasium.ObservationWrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.observation_space = Dict(numbers=Box(-9, 9, (4,), numpy.float32), side=Discrete(2))
+
+    def observation(self, observation):
+        return {"numbers": observation, "side": int(observation[0] > 0)}
+
+gymnasium.register("Parts-v0", Parts)
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The id of an environment with a dict observation."""
+    (tmp_path / "cart_in_parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "cart_in_parts:Parts-v0"
+    sys.modules.pop("cart_in_parts", None)
+    gymnasium.registry.pop("Parts-v0", None)
+
+
+@pytest.mark.parametrize(("core", "is_dict"), [("none", False), ("gru", False), ("none", True)])
+def test_it_plays_episodes(core: str, is_dict: bool, parts: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    name = parts if is_dict else "CartPole-v1"
+    env = gymnasium.make(name)
     model = ModelConfig(mlp_sizes=(8,), core=core, core_size=8)  # type: ignore[arg-type]
     network = make_model(observation_specs(env.observation_space), action_spec(env.action_space), model)
     snapshot = Snapshot(EnvConfig(name="gym/CartPole-v1"), model, network.state_dict(), 0, Path("initial.pt"))
     agent = Agent(snapshot, env.observation_space, env.action_space)
     export_agent(agent, tmp_path / "agent.onnx", "onnx")
-    command = [sys.executable, "-c", WITHOUT, str(EXAMPLE), str(tmp_path / "agent.onnx"), "CartPole-v1"]
+    command = [sys.executable, "-c", WITHOUT, str(EXAMPLE), str(tmp_path / "agent.onnx"), name]
     played = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert played.returncode == 0, played.stderr
     returns = [float(number) for number in re.findall(r"episode \d: return ([\d.]+)", played.stdout)]
