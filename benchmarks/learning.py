@@ -54,7 +54,7 @@ class Task:
 # An environment of one's own gets careful settings, so MiniGrid's for memory tasks come first, and then what this one
 # needs, which cannot be told from chance until something is remembered. A lambda of 0.6: how an episode will end is
 # chance to the states before its last decision, and a longer estimate puts that noise into each of their advantages and
-# values; with a short one, those states learn from it at which it can be told (docs/journal.md).
+# values; with a short one, those states learn from it at which it can be told (docs/journal/2026-11.md).
 _MEMORY = {
     **{key: value for key, value in MINIGRID_MEMORY.items() if key != "total_steps"},
     "learner.gae_lambda": 0.6,
@@ -67,7 +67,7 @@ _MEMORY = {
 _LOCKSTEP_PPO: Mapping[str, object] = {"regime": "lockstep", "lag": 0}
 # Cleanba's IMPALA is made for 50 M steps. So short a run needs more SGD steps, of 160 samples instead of 640; and an
 # entropy bonus that falls, because advantages, which IMPALA does not normalise, become small next to it where nearly
-# every point is won (docs/journal.md).
+# every point is won (docs/journal/2026-11.md).
 _LOCKSTEP_IMPALA: Mapping[str, object] = {
     "regime": "lockstep",
     "lag": 1,

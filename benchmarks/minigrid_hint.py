@@ -1,7 +1,7 @@
 """MiniGrid's memory task as its documentation describes it: the agent starts next to the hint.
 
 ``MiniGrid-MemoryS7-v0`` lets the agent begin anywhere in the corridor and see 7 x 7 cells. From the fork it can then
-look back at the hint and at both objects at once, so that no memory is needed (docs/journal.md), and with a narrower
+look back at the hint and at both objects at once, so that no memory is needed (docs/journal), and with a narrower
 view three quarters of the episodes begin with looking for the hint, which is a question of exploration. Here the agent
 begins in the room with the hint and sees 3 x 3 cells: without memory it has to guess at the fork.
 """

@@ -98,7 +98,7 @@ class ImageInput(nn.Conv2d):
     mean of the images' medians, or with "each" that of the image itself: images of several tasks have different
     backgrounds. Otherwise the common part of the gradients of a filter's weights adds up over all of
     them, a few steps of Adam push most filters below zero for every image, and a ReLU then stays there
-    (docs/journal.md).
+    (docs/journal/2026-11.md).
 
     Args:
         spec: The image entry.
@@ -273,7 +273,7 @@ class GridEncoder(EntryEncoder):
     Sometimes a single cell matters, and a recurrent core has to remember it over many steps. With ``normalise_grids``,
     a layer norm (Ba et al. 2016, https://arxiv.org/abs/1607.06450) keeps the features from saturating the core's gates,
     which would lose the cell, and the first layer is initialised for inputs of variance 1, where one-hot numbers have
-    1/n (docs/journal.md).
+    1/n (docs/journal/2026-11.md).
 
     Args:
         spec: The entry: integers from 0 to ``spec.high``.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Between these, on a CPU, reading the matrix along its rows is faster (docs/journal.md).
+# Between these, on a CPU, reading the matrix along its rows is faster (docs/journal/2026-11.md).
 _FEWEST_ROWS = {torch.float32: 8, torch.bfloat16: 1}
 _MOST_ROWS = 128
 

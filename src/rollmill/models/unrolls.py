@@ -197,7 +197,7 @@ def _kept(gradient: Tensor, reset: Tensor | None) -> Tensor:
 def _product_with(matrix: Tensor, calls: int) -> Callable[[Tensor], Tensor]:
     """``x -> x @ matrix`` in float32, computed in the matrix's dtype, for few rows and as many calls.
 
-    Such a product takes as long as reading the matrix, so memory order matters (docs/journal.md): float32 is read
+    Such a product takes as long as reading the matrix, so memory order matters (docs/journal): float32 is read
     fastest as the right factor along its rows, bfloat16 as the left factor along its rows.
     """
     worth_a_copy = calls >= _WORTH_A_COPY
