@@ -57,6 +57,7 @@ DOCS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["proje
 
 docs: install  ## build the documentation as a site, in site/; any warning is an error
 	$(BIN)/pip install --quiet -c constraints.txt $$($(BIN)/python -c '$(DOCS)')
+	$(BIN)/python docs/_hooks/onnxruntime_web.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheels:  ## build an sdist, and manylinux wheels for the Pythons of this machine, in dist/
