@@ -202,6 +202,7 @@ return found;
 
 
 @needs_browser
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_page_plays_the_moves_of_the_committed_agent(site: Path, runtime: Path, run_in_page: RunInPage) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -220,6 +221,7 @@ def test_the_page_plays_the_moves_of_the_committed_agent(site: Path, runtime: Pa
 
 
 @needs_browser
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_page_plays_the_moves_of_agent_act(
     site: Path, runtime: Path, run_in_page: RunInPage, tmp_path: Path
@@ -283,6 +285,7 @@ return games;
 
 
 @needs_browser
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_games_in_the_page_keep_to_the_rules(site: Path, runtime: Path, run_in_page: RunInPage) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -316,6 +319,7 @@ return { isOver: game.isOver, winner: game.winner, line: game.line, allowed };
 
 
 @needs_browser
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_full_board_is_a_draw(run_in_page: RunInPage) -> None:
     moves = [0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 2, 3, 2, 3, 3, 2, 3, 2, 2, 3, 2, 3]
@@ -352,6 +356,7 @@ return { states, failed: states.map(physics.hasFailed), chosen, lengths };
 
 
 @needs_browser
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_cartpole_moves_as_in_gymnasium_and_the_committed_agent_balances_it_when_pushed(
     site: Path, runtime: Path, run_in_page: RunInPage
@@ -404,6 +409,7 @@ return { still, reset: step(), status: get(".play-status").textContent };
 
 
 @needs_browser
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_cart_can_be_pushed_paused_and_reset(site: Path, runtime: Path, run_in_page: RunInPage) -> None:
     (site / "onnxruntime-web").symlink_to(runtime)
@@ -411,6 +417,7 @@ def test_the_cart_can_be_pushed_paused_and_reset(site: Path, runtime: Path, run_
 
 
 @needs_browser
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", ["connect-four", "cartpole"])
 def test_a_page_without_onnxruntime_web_says_what_is_missing(page: str, run_in_page: RunInPage) -> None:
