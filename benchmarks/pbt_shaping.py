@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -41,6 +41,7 @@ SETTINGS: dict[str, object] = {
     "pbt.factor": "1.2,2.0",
     "num_envs": 32,
     "learner.entropy_coef": 0.02,
+    "learner.epochs": 1,
 }
 NEVER = 10**12
 
@@ -64,21 +65,35 @@ class Corridor(gymnasium.Env[Any, Any]):
         self.cell = max(0, self.cell + (1 if action else -1))
         self.steps += 1
         is_there = self.cell == CELLS - 1
-        info = {"reward_terms": {"bait": float(self.cell == 0)}, "true_objective": float(is_there)}
-        return self._seen(), self.prize * is_there, is_there, self.steps >= STEPS, info
+        is_late = self.steps >= STEPS
+        info: dict[str, Any] = {"reward_terms": {"bait": float(self.cell == 0)}, "true_objective": float(is_there)}
+        if is_there or is_late:
+            info["metrics"] = {"taken": float(is_there)}
+        return self._seen(), self.prize * is_there, is_there, is_late, info
 
     def _seen(self) -> Any:
         size = np.log(self.prize / PRIZES[0]) / np.log(PRIZES[1] / PRIZES[0])
         return np.array([self.cell / (CELLS - 1), self.steps / STEPS, 2.0 * size - 1.0], np.float32)
 
 
-def policies_of(run_dir: Path) -> list[dict[str, float]]:
-    """Return for each policy how often it has taken the prize of late, and its weight of the bait."""
-    found = []
-    for folder in sorted((run_dir / "policies").iterdir()):
-        row = read_metrics(folder)[-1]
-        found.append({"taken": row["pbt/score"], "weight": row["pbt/reward_weight.bait"]})
-    return found
+class Result(NamedTuple):
+    """What a run ends with.
+
+    Attributes:
+        taken: The share of episodes that took the prize, of all policies in the last fifth of the rows of metrics.
+        weights: Each policy's weight of the bait.
+    """
+
+    taken: float
+    weights: list[float]
+
+
+def result_of(run_dir: Path) -> Result:
+    """Read the metrics of a run."""
+    rows = [row["env/taken"] for row in read_metrics(run_dir) if row.get("env/taken") is not None]
+    folders = sorted((run_dir / "policies").iterdir())
+    weights = [read_metrics(folder)[-1]["pbt/reward_weight.bait"] for folder in folders]
+    return Result(float(np.mean(rows[-max(1, len(rows) // 5) :])), weights)
 
 
 def main() -> int:
@@ -89,7 +104,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments, rest = parser.parse_known_args()
     kinds: dict[str, Mapping[str, object]] = {"pbt": {}, "fixed": {"pbt.start": NEVER}}
-    result: dict[str, list[list[dict[str, float]]]] = {name: [] for name in kinds}
+    found: dict[str, list[Result]] = {name: [] for name in kinds}
     for seed in range(1, arguments.seeds + 1):
         for name, own in kinds.items():
             settings = {
@@ -103,11 +118,12 @@ def main() -> int:
                 run = rollmill.train(Corridor, run_dir=Path(folder) / "run", quiet=True, **settings)
                 if run.ended_by == "signal":
                     return 130
-                result[name].append(policies_of(run.dir))
+                found[name].append(result_of(run.dir))
             if not arguments.json:
-                shown = (f"{each['taken']:.2f} (weight {each['weight']:.3g})" for each in result[name][-1])
-                print(f"seed {seed}, {name}: {', '.join(shown)}", flush=True)
-    print(json.dumps(result))
+                taken, weights = found[name][-1]
+                shown = ", ".join(f"{weight:.3g}" for weight in weights)
+                print(f"seed {seed}, {name}: taken {taken:.2f}, weights {shown}", flush=True)
+    print(json.dumps({name: [result._asdict() for result in results] for name, results in found.items()}))
     return 0
 
 
