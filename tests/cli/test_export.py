@@ -41,7 +41,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_defaults_are_those_of_the_help() -> None:
     given = make_command().parser.parse_args(["runs/a"])
-    assert (given.format, given.checkpoint, given.output) == ("onnx", "latest", None)
+    assert (given.format, given.checkpoint, given.output) == (None, "latest", None)
     assert not given.sample
     assert "onnxruntime" in make_command().parser.format_help()
 

@@ -123,7 +123,8 @@ def test_a_file_says_what_it_is_and_lies_in_the_run(run_dir: Path) -> None:
 
 
 def test_a_checkpoint_and_a_file_may_be_named(run_dir: Path, tmp_path: Path) -> None:
-    result = export(run_dir, tmp_path / "deep/file.pt2", format="torch", checkpoint="best")
+    result = export(run_dir, tmp_path / "deep/file.pt2", checkpoint="best")
+    assert result.format == "torch"
     assert result.path == tmp_path / "deep/file.pt2"
     assert result.metadata["agent_steps"] == 7
     assert [path.name for path in result.path.parent.iterdir()] == ["file.pt2"]
@@ -173,6 +174,8 @@ def test_a_task_is_acted_in_its_own_spaces(told: bool, tmp_path: Path) -> None:
 def test_what_cannot_be_exported_is_refused_with_the_reason(run_dir: Path) -> None:
     with pytest.raises(ExportError, match="format 'tflite' was given; choose one of onnx, torch, safetensors"):
         export(run_dir, format="tflite")
+    with pytest.raises(ExportError, match=r"the format is torch, but a\.onnx ends like a file of the format onnx"):
+        export(run_dir, "a.onnx", format="torch")
     with pytest.raises(ExportError, match="safetensors holds weights, not how to act: choose onnx or torch"):
         export(run_dir, format="safetensors", sample=True)
     with pytest.raises(ExportError, match=r"DQN has no probabilities to sample from.*leave out --sample"):

@@ -26,12 +26,14 @@ def make_command() -> Command:
         run=run,
         examples=(
             "rollmill export runs/first",
-            "rollmill export runs/first --checkpoint best --format torch --output agent.pt2",
+            "rollmill export runs/first --checkpoint best --output agent.pt2",
             "rollmill export runs/first --sample --json",
         ),
     )
     command.add_run_dir()
-    command.option("--format", "onnx (default), torch or safetensors", default="onnx", metavar="FORMAT")
+    command.option(
+        "--format", "onnx, torch or safetensors (default: by the ending of --output, else onnx)", metavar="FORMAT"
+    )
     command.option(
         "--output", "the file (default: RUN_DIR/agent.onnx, .pt2 or .safetensors)", kind=Path, metavar="FILE"
     )

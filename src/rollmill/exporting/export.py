@@ -98,7 +98,7 @@ def export(
     run_dir: Path | str,
     output: Path | str | None = None,
     *,
-    format: str = "onnx",
+    format: str | None = None,
     checkpoint: str | Path = "latest",
     policy: str | None = None,
     task: str | None = None,
@@ -112,7 +112,8 @@ def export(
     Args:
         run_dir: Directory of a run, finished or not.
         output: The file; None is ``agent.onnx``, ``agent.pt2`` or ``agent.safetensors`` in the run's directory.
-        format: "onnx" or "torch", which hold the whole agent, or "safetensors", which holds its weights.
+        format: "onnx" or "torch", which hold the whole agent, or "safetensors", which holds its weights. None follows
+            from the ending of ``output``, and is ONNX without one that says it.
         checkpoint: As for ``rollmill.load``.
         policy: Name of the policy, in a run with several.
         task: Name of the task to act in, of a run that learned several: then observations and actions are the task's
@@ -121,12 +122,13 @@ def export(
         trust: As for ``rollmill.load``.
 
     Raises:
-        ExportError: The network cannot be exported, or the file does not act as the agent does.
+        ExportError: The network cannot be exported, the file does not act as the agent does, or its ending is that of
+            another format.
         MissingExtra: A package that the format needs is not installed.
         OSError: The file cannot be written.
         NoRunError: There is no such run or checkpoint; see ``rollmill.load`` for the other errors of reading one.
     """
-    kind = _known_format(format, sample)
+    kind = _known_format(format, output, sample)
     agent = load(run_dir, checkpoint, trust=trust, policy=policy, task=task)
     path = _path_of(folder_of_policy(run_dir, policy), kind, task) if output is None else Path(output)
     return export_agent(agent, path, kind, sample=sample, policy=policy, task=task)
@@ -217,9 +219,17 @@ def _metadata(agent: Agent, graph: AgentGraph, policy: str | None, task: str | N
     }
 
 
-def _known_format(format: str, sample: bool) -> Format:
+def _known_format(format: str | None, output: Path | str | None, sample: bool) -> Format:
+    ending = "" if output is None else Path(output).suffix
+    of_ending = next((name for name, suffix in FORMATS.items() if suffix == ending), None)
+    format = format or of_ending or "onnx"
     if format not in FORMATS:
         raise ExportError(f"format {format!r} was given; choose one of {', '.join(FORMATS)}")
+    if of_ending not in (None, format):
+        raise ExportError(
+            f"the format is {format}, but {output} ends like a file of the format {of_ending}: omit the format, or end "
+            f"the name with {FORMATS[cast('Format', format)]}"
+        )
     if format == "safetensors" and sample:
         raise ExportError("sample is on, but safetensors holds weights, not how to act: choose onnx or torch")
     return cast("Format", format)
