@@ -207,16 +207,6 @@ def test_imports_no_heavy_packages():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_info_that_is_not_a_dict_raises(harness):
-    class NoInfo(harness.CountingEnv):
-        def step(self, action):
-            return (*super().step(action)[:4], None)
-
-    register_env("no-info", NoInfo)
-    with pytest.raises(UnsupportedSpace, match="no-info: step returned None as info: a dict is needed"):
-        probe(EnvConfig(name="no-info"))
-
-
 def test_a_multi_agent_environment_without_the_interface_raises():
     class Parallel:
         """Has a part of the interface of PettingZoo's ParallelEnv."""
@@ -262,28 +252,6 @@ def test_masks_for_a_part_of_the_agents_are_refused():
     register_env("partly", Partly)
     with pytest.raises(InvalidActionMask, match="partly gives action masks to bob and none to ann"):
         probe(EnvConfig(name="partly"))
-
-
-def test_masks_that_agents_get_only_with_a_step_are_refused():
-    class Later(Crowd):
-        def step(self, actions):
-            *others, infos = super().step(actions)
-            return *others, {name: {"action_mask": [1, 0, 1, 0]} for name in infos}
-
-    register_env("later", Later)
-    with pytest.raises(InvalidActionMask, match=r"later gives info.*with a step but not with reset"):
-        probe(EnvConfig(name="later"))
-
-
-def test_a_reward_of_an_agent_that_is_no_number_is_found_before_training():
-    class Odd(Crowd):
-        def step(self, actions):
-            observations, rewards, *others = super().step(actions)
-            return observations, {**rewards, "bob": "much"}, *others
-
-    register_env("odd", Odd)
-    with pytest.raises(InvalidReward, match="odd, agent 'bob'"):
-        probe(EnvConfig(name="odd"))
 
 
 def test_probe_ignores_a_failing_close(harness):

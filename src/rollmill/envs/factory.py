@@ -10,12 +10,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 
-from rollmill.envs.actions import ActionCodec
-from rollmill.envs.agent_apis import Agents, is_multi_agent, names_of, with_numbers
+from rollmill.envs.agent_apis import is_multi_agent, names_of, with_numbers
 from rollmill.envs.agent_group import AgentGroup
-from rollmill.envs.checks import as_number, invalid_reward, shown
+from rollmill.envs.checks import shown
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
     InvalidActionMask,
@@ -26,9 +24,9 @@ from rollmill.envs.errors import (
     failures,
 )
 from rollmill.envs.failures import RestartBudget, failure
+from rollmill.envs.first_step import try_step, try_turn
 from rollmill.envs.player_group import LEGAL_ACTIONS, PlayerGroup, player_names
 from rollmill.envs.python_group import PythonGroup
-from rollmill.envs.random_actions import random_actions
 from rollmill.envs.registry import Registration, find_registration
 from rollmill.envs.repeating import repeats
 from rollmill.envs.shared_spaces import SharedSpaces, mask_in
@@ -41,7 +39,7 @@ from rollmill.envs.vector_group import VectorGroup, own_seeds
 from rollmill.envs.views import SavableGroup
 from rollmill.envs.wrapper_calls import WrapperCall, parse_wrappers
 from rollmill.envs.wrapping import wrapped
-from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead, EnvSpec, FrameStack
+from rollmill.specs import ArraySpec, BoxActions, EnvSpec, FrameStack
 
 FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool", "pettingzoo", "mpe", "dmlab")
 # Families whose environments another family's module makes.
@@ -356,7 +354,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
         if not native:
             codec.check(first[0])
             if not codec.has_mask and ACTION_MASK not in info:
-                _try_step(config.name, env, codec, action)
+                try_step(config.name, env, codec, action)
                 repeats_itself = repeats(env) if tries_to_repeat else None
         has_mask = (codec.has_mask or ACTION_MASK in info) and action.num_discrete > 0
         return EnvSpec(
@@ -406,7 +404,7 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
             "ones where everything is allowed"
         )
     if not any(masks.values()):
-        _try_turn(config.name, game, spaces, agents, action)
+        try_turn(config.name, game, spaces, agents, action)
     return EnvSpec(
         name=config.name,
         observation=codec.specs,
@@ -480,67 +478,3 @@ def _two(name: str, first: Any) -> tuple[Any, Any]:
             "needed; environments of the old gym can be wrapped with shimmy"
         )
     return first
-
-
-def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) -> None:
-    """Step once with a random action, as in training, to detect unfit results early."""
-    action = _random_actions(spec, 1)[0]
-    try:
-        result = env.step(action)
-    except failures() as error:
-        raise failure(name, 0, "step", 1, error, None) from error
-    if not (isinstance(result, tuple) and len(result) == 5):
-        raise UnsupportedSpace(
-            f"{name}: step returned {type(result).__name__} of {len(result) if isinstance(result, tuple) else 1} "
-            "instead of (observation, reward, terminated, truncated, info): Gymnasium 1.x is needed"
-        )
-    if not isinstance(result[4], dict):
-        raise UnsupportedSpace(f"{name}: step returned {result[4]!r} as info: a dict is needed, which may be empty")
-    for what, flag in zip(("terminated", "truncated"), result[2:4], strict=True):
-        if isinstance(flag, (str, bytes, list, tuple, dict, set)):  # truthy in Python unless empty
-            raise UnsupportedSpace(
-                f"{name}: step returned {shown(flag)} of type {type(flag).__name__} as {what}: True or False is needed"
-            )
-    codec.check(result[0])
-    try:
-        as_number(result[1])
-    except (TypeError, ValueError, OverflowError) as error:
-        raise invalid_reward(name, result[1], " at its first step") from error
-    if ACTION_MASK in result[4]:
-        raise _late_mask(name)
-
-
-def _try_turn(name: str, game: Agents, spaces: SharedSpaces, agents: Sequence[str], spec: ActionSpec) -> None:
-    """Step once with a random action of each agent, to detect unfit results early."""
-    codec = ObservationCodec(spaces.observation)
-    try:
-        turn = game.step(_random_actions(spec, len(agents)))
-    except RollmillEnvError:
-        raise
-    except failures() as error:
-        raise failure(name, 0, "step", 1, error, None) from error
-    for agent, (observation, info) in turn.shown.items():
-        codec.check(spaces.pad(observation, agent))
-        if mask_in(observation, info) is not None:
-            raise _late_mask(name)
-    for agent, reward in turn.rewards.items():
-        try:
-            as_number(reward)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise invalid_reward(f"{name}, agent {agents[agent]!r}", reward, " at its first step") from error
-
-
-def _random_actions(spec: ActionSpec, rows: int) -> list[Any]:
-    """Draw an action for each row, as the environment gets it in training."""
-    random = np.random.default_rng(0)
-    # Without an array over all choices: there may be millions.
-    sizes = spec.categorical_sizes
-    discrete = random.integers(sizes, size=(rows, len(sizes)), dtype=np.int32)
-    numbers = replace(spec, heads=tuple(head for head in spec.heads if isinstance(head, BoxHead)))
-    return ActionCodec(spec).decode_rows(discrete, random_actions(numbers, None, rows, random)[1])
-
-
-def _late_mask(name: str) -> InvalidActionMask:
-    return InvalidActionMask(
-        f"{name} gives info[{ACTION_MASK!r}] with a step but not with reset: give it with every reset and every step"
-    )
