@@ -27,7 +27,6 @@ from rollmill.campaigns.study import DIRECTIONS, POINTS, PRUNERS, SAMPLERS, Stud
 from rollmill.campaigns.sweep_result import SweepResult
 from rollmill.reporting.metric_table import EVALUATION_GROUP, EVALUATION_KEYS, metric_names
 from rollmill.settings.config import Config
-from rollmill.settings.option_values import OptionError
 from rollmill.settings.options import encode_settings, full_keys
 from rollmill.settings.value_checks import check_choice, check_integer
 
@@ -92,10 +91,7 @@ def sweep(
         ("pruner", pruner, PRUNERS),
         ("direction", direction, DIRECTIONS),
     ):
-        try:
-            check_choice(name, chosen, allowed)
-        except ValueError as error:
-            raise OptionError(str(error)) from None  # a message for users, not a defect
+        check_choice(name, chosen, allowed)
     check_installed()
     fixed = with_own_code(preset, overrides)
     name = name_of(preset)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ConfigError(ValueError):
-    """Settings that cannot be used together; raised before any process starts."""
+    """A setting's value is not one of its choices, or settings cannot be used together; raised before a run starts."""
 
 
 class Rule(NamedTuple):
@@ -86,11 +86,11 @@ def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
     """Require one of ``allowed``, where 1 differs from True and 0 from False.
 
     Raises:
-        ValueError: It is not one of them.
+        ConfigError: It is not one of them.
     """
     allowed = tuple(allowed)
     if not _is_one_of(value, allowed):
-        raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, allowed))}")
+        raise ConfigError(f"{name}={value!r}: choose one of {', '.join(map(repr, allowed))}")
 
 
 @dataclass(frozen=True, kw_only=True)
