@@ -101,6 +101,18 @@ def site(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def runtime_on_site(site: Path, runtime: Path) -> None:
+    """The pages find onnxruntime-web."""
+    (site / "onnxruntime-web").symlink_to(runtime)
+
+
+@pytest.fixture
+def committed_agent() -> Any:
+    """A session of Python's onnxruntime with the connect four agent of the page."""
+    return pytest.importorskip("onnxruntime").InferenceSession(_PLAY / "connect-four.onnx")
+
+
+@pytest.fixture
 def run_in_page(site: Path, tmp_path: Path) -> Iterator[RunInPage]:
     """Serves the pages, runs a script in a page beside them and returns what the script does."""
     reports: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -204,10 +216,8 @@ return found;
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_page_plays_the_moves_of_the_committed_agent(site: Path, runtime: Path, run_in_page: RunInPage) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    (site / "onnxruntime-web").symlink_to(runtime)
-    session = onnxruntime.InferenceSession(_PLAY / "connect-four.onnx")
+@pytest.mark.usefixtures("runtime_on_site")
+def test_the_page_plays_the_moves_of_the_committed_agent(committed_agent: Any, run_in_page: RunInPage) -> None:
     positions = _random_positions(50)
     assert sum(not _observed(moves)[1].all() for moves in positions) >= 10, "masks matter in few positions"
     found = run_in_page(_PLAY_POSITIONS, positions=positions)
@@ -215,7 +225,7 @@ def test_the_page_plays_the_moves_of_the_committed_agent(site: Path, runtime: Pa
         observation, mask = _observed(moves)
         assert acted["board"] == _board_after(moves).ravel().tolist()
         assert not acted["isOver"]
-        outputs = session.run(["action", "value"], {"obs": observation[None], "action_mask": mask[None]})
+        outputs = committed_agent.run(["action", "value"], {"obs": observation[None], "action_mask": mask[None]})
         assert (acted["action"], mask[acted["action"]]) == (outputs[0].item(), True)
         assert acted["value"] == pytest.approx(outputs[1].item(), abs=1e-4)
 
@@ -223,16 +233,14 @@ def test_the_page_plays_the_moves_of_the_committed_agent(site: Path, runtime: Pa
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_page_plays_the_moves_of_agent_act(
-    site: Path, runtime: Path, run_in_page: RunInPage, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("runtime_on_site")
+def test_the_page_plays_the_moves_of_agent_act(site: Path, run_in_page: RunInPage, tmp_path: Path) -> None:
     for package in ("envpool", "onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
     small = {"num_envs": 4, "rollout_length": 16, "learner.batch_size": 64, "learner.minibatches": 2}
     run = rollmill.train("envpool/ConnectFour-v1", run_dir=tmp_path / "run", quiet=True, total_steps=300, **small)
     exported = rollmill.export(run.dir).path
     shutil.copy(exported, site / "connect-four.onnx")
-    (site / "onnxruntime-web").symlink_to(runtime)
     positions = _random_positions(50)
     found = run_in_page(_PLAY_POSITIONS, positions=positions)
     agent = rollmill.load(run.dir)
@@ -287,10 +295,8 @@ return games;
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_games_in_the_page_keep_to_the_rules(site: Path, runtime: Path, run_in_page: RunInPage) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(_PLAY / "connect-four.onnx")
-    (site / "onnxruntime-web").symlink_to(runtime)
+@pytest.mark.usefixtures("runtime_on_site")
+def test_games_in_the_page_keep_to_the_rules(committed_agent: Any, run_in_page: RunInPage) -> None:
     draws = np.random.default_rng(3).integers(0, 7, 400).tolist()
     for game in run_in_page(_PLAY_GAMES, draws=draws):
         agent, moves = int(game["first"] == "visitor"), game["moves"]
@@ -298,7 +304,7 @@ def test_games_in_the_page_keep_to_the_rules(site: Path, runtime: Path, run_in_p
             if turn % 2 == agent:
                 observation, mask = _observed(moves[:turn])
                 inputs = {"obs": observation[None], "action_mask": mask[None]}
-                assert move == session.run(["action"], inputs)[0].item()
+                assert move == committed_agent.run(["action"], inputs)[0].item()
             assert not any(_has_four(_board_after(moves[:turn]), player) for player in (0, 1))
         board = _board_after(moves)
         names = {-1: "", agent: "agent", 1 - agent: "visitor"}
@@ -358,13 +364,11 @@ return { states, failed: states.map(physics.hasFailed), chosen, lengths };
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_cartpole_moves_as_in_gymnasium_and_the_committed_agent_balances_it_when_pushed(
-    site: Path, runtime: Path, run_in_page: RunInPage
-) -> None:
+@pytest.mark.usefixtures("runtime_on_site")
+def test_cartpole_moves_as_in_gymnasium_and_the_committed_agent_balances_it_when_pushed(run_in_page: RunInPage) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     import gymnasium
 
-    (site / "onnxruntime-web").symlink_to(runtime)
     random = np.random.default_rng(5)
     actions = random.integers(0, 2, 500).tolist()
     env: Any = gymnasium.make("CartPole-v1").unwrapped
@@ -411,8 +415,8 @@ return { still, reset: step(), status: get(".play-status").textContent };
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_cart_can_be_pushed_paused_and_reset(site: Path, runtime: Path, run_in_page: RunInPage) -> None:
-    (site / "onnxruntime-web").symlink_to(runtime)
+@pytest.mark.usefixtures("runtime_on_site")
+def test_the_cart_can_be_pushed_paused_and_reset(run_in_page: RunInPage) -> None:
     assert run_in_page(_WATCH) == {"still": True, "reset": 0, "status": "Paused."}
 
 

@@ -9,15 +9,16 @@ import pytest
 import torch
 from tests.device.fake_cuda import FakeCuda
 
+_NO_FAKE = "the fake GPU works only on a machine without a GPU"
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
-NEEDS_NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a fake GPU cannot stand beside a real one")
+NEEDS_NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason=_NO_FAKE)
 FAKE, REAL = pytest.param("fake-cuda", marks=NEEDS_NO_GPU), pytest.param("cuda", marks=NEEDS_GPU)
 
 
 @pytest.fixture
 def gpu() -> Iterator[FakeCuda]:
     if torch.cuda.is_available():
-        pytest.skip("a fake GPU cannot stand beside a real one")
+        pytest.skip(_NO_FAKE)
     with FakeCuda() as gpu:
         yield gpu
 

@@ -31,6 +31,7 @@ def test_a_task_that_is_ahead_pauses_for_a_moment(equal: bool, pauses: bool) -> 
 
 
 def test_a_task_that_is_behind_or_a_little_ahead_does_not_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In place of the module `time`, whose own sleep() other threads may call.
     no_sleep = SimpleNamespace(sleep=lambda seconds: pytest.fail(f"pauses for {seconds} s"))
     monkeypatch.setattr(task_clock, "time", no_sleep)
     clock = TaskClock(np.array([[1.0, 9.0, 1.01], [1.0, 0.0, 1.0]]), 0, equal=True)
@@ -47,7 +48,7 @@ def test_tasks_of_different_cost_get_equal_time() -> None:
     paused: list[float] = []
     now = 0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task_clock, "time", SimpleNamespace(sleep=paused.append))  # other threads may sleep
+        patch.setattr(task_clock, "time", SimpleNamespace(sleep=paused.append))
         for _ in range(20_000):  # Each worker has a core of its own, and waits 2 ms for its actions after a step.
             task = int(np.argmin(free_at))
             now = free_at[task]
