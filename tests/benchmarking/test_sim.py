@@ -72,7 +72,7 @@ def test_pure_simulation_and_sampler_take_turns() -> None:
     assert found["share_of_pure_simulation"] > 0
 
 
-@pytest.mark.parametrize("kind", [simulating_processes, sampling_processes])
+@pytest.mark.parametrize("kind", [pytest.param(simulating_processes, marks=pytest.mark.slow), sampling_processes])
 def test_who_is_not_measured_stands_still_and_ends_well(kind: Callable[[Config], SteppingProcesses]) -> None:
     config = rollmill.make_config("gym/CartPole-v1", CARTPOLE).resolved()
     with kind(config) as stage:

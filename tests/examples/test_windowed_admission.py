@@ -114,7 +114,7 @@ def test_the_lag_of_a_straggler_stays_below_the_bound(tmp_path: Path) -> None:
         "num_slots": 8,
         "rollout.num_workers": 2,
         "env.imports": (str(EXAMPLE),),
-        "total_steps": 3000,
+        "total_steps": 1200,
     }
     run = rollmill.train(Straggling, run_dir=tmp_path / "run", quiet=True, **run_settings)
     lags = [row["policy_lag_max"] for row in read_metrics(run.dir) if row["policy_lag_max"] is not None]

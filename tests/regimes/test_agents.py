@@ -65,7 +65,7 @@ def rows_of(run: rollmill.Run) -> list[dict[str, Any]]:
     ("game", "settings"),
     [
         ("test/crowd", {}),
-        ("test/rounds", {"model.core": "gru", "model.core_size": 8}),
+        pytest.param("test/rounds", {"model.core": "gru", "model.core_size": 8}, marks=pytest.mark.slow),
         pytest.param("test/rounds", {}, marks=pytest.mark.slow),
         pytest.param("test/crowd", {"model.core": "gru", "model.core_size": 8}, marks=pytest.mark.slow),
         pytest.param("test/rounds", {"algo": "impala"}, marks=pytest.mark.slow),

@@ -30,7 +30,7 @@ REPLAY: dict[str, Any] = {"algo": "dqn", "replay.capacity": 512, "replay.min_siz
     [
         ("test/metered", ON_POLICY),
         ("test/metered-vector", {**ON_POLICY, "regime": "lockstep"}),
-        ("test/metered", REPLAY),
+        pytest.param("test/metered", REPLAY, marks=pytest.mark.slow),
     ],
 )
 def test_means_are_in_metrics_callbacks_tensorboard_and_the_report(

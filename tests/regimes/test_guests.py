@@ -71,6 +71,7 @@ def test_guests_are_met_and_weights_are_taken_over(tmp_path: Path) -> None:
     assert resumed.agent_steps >= 1800
 
 
+@pytest.mark.slow
 def test_guests_with_agents_of_their_own_play_no_others(tmp_path: Path) -> None:
     guests = {"population.guests": "first,random", "policy.first.agents": "ann", "policy.random.agents": "bob"}
     run = rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, total_steps=600, **{**SMALL, **guests})

@@ -88,7 +88,7 @@ def test_another_action_space_keeps_the_encoder(first: rollmill.Run, tmp_path: P
     assert run.agent_steps >= 128
 
 
-@pytest.mark.parametrize("in_replay", [False, True])
+@pytest.mark.parametrize("in_replay", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_optimisers_moments_are_taken_over(first: rollmill.Run, tmp_path: Path, in_replay: bool) -> None:
     settings = FIRST[in_replay]
     source = train(tmp_path / "source", **settings) if in_replay else first
@@ -104,7 +104,7 @@ def test_the_optimisers_moments_are_taken_over(first: rollmill.Run, tmp_path: Pa
     assert steps["with"] > steps["without"]
 
 
-@pytest.mark.parametrize("in_replay", [False, True])
+@pytest.mark.parametrize("in_replay", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_frozen_parameters_stay_and_others_learn(tmp_path: Path, in_replay: bool) -> None:
     source = train(tmp_path / "source", **FIRST[in_replay])
     settings = {**FIRST[in_replay], "init_from": source.dir, "learner.freeze": FIRST_LAYER[in_replay]}

@@ -99,7 +99,11 @@ def test_roles_are_played_by_their_policies_alone(tmp_path: Path) -> None:
     ("game", "settings"),
     [
         ("test/rounds", {"lag": 1, **WITH_PAST, **RECURRENT_B}),
-        ("gym/CartPole-v1", {"lag": 0, "population.assignment": "random", "envs_per_group": 4}),
+        pytest.param(
+            "gym/CartPole-v1",
+            {"lag": 0, "population.assignment": "random", "envs_per_group": 4},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "test/crowd", {"lag": 2, "checkpoint.save_environments": False, **WITH_PAST}, marks=pytest.mark.slow
         ),

@@ -88,7 +88,7 @@ def test_a_population_of_single_agents_resumes_with_its_history(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("game", "settings"),
     [
-        ("gym/CartPole-v1", {"lag": 1, "pbt.every": 100}),
+        pytest.param("gym/CartPole-v1", {"lag": 1, "pbt.every": 100}, marks=pytest.mark.slow),
         (
             "test/rounds",
             {

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from rollmill.cli.program import main
 from rollmill.learning.process_group import interface_towards
 from rollmill.regimes.steps_done import saved_steps
 from rollmill.reporting.metrics import read_metrics
@@ -114,8 +115,7 @@ def greatest_distance(one: dict[str, Any], other: dict[str, Any]) -> float:
 def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], ranks: int) -> None:
     iteration = int(words[words.index("--num-envs") + 1]) * int(words[words.index("--rollout-length") + 1])
     updates = ["--total-steps", str(10 * iteration)]
-    alone = torchrun(1, tmp_path / "alone", *words, *updates)
-    finish(alone)
+    assert main(["train", *words, *updates, "--run-dir", str(tmp_path / "alone"), "--quiet"]) == 0
     output = finish(torchrun(ranks, tmp_path / "together", *words, *updates))
     one, other = weights(tmp_path / "alone"), weights(tmp_path / "together")
     assert one["counters"] == other["counters"], output

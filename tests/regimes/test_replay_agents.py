@@ -65,7 +65,7 @@ def counted(run: rollmill.Run, kind: str) -> int:
 @pytest.mark.parametrize(
     ("game", "changes"),
     [
-        ("rounds", {"replay.priorities": "proportional", "off_policy.double": True}),
+        pytest.param("rounds", {"replay.priorities": "proportional", "off_policy.double": True}, marks=slow),
         ("crowd", {"replay.storage": "file"}),
         pytest.param("rounds", {"algo": "sac", "replay.storage": "file"}, marks=slow),
         pytest.param("dials", {"algo": "sac"}, marks=slow),
@@ -115,6 +115,7 @@ def test_evaluations_meet_fixed_opponents(tmp_path: Path) -> None:
     assert all(0 <= record["against"]["random"] <= 1 for record in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

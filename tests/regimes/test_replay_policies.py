@@ -98,7 +98,7 @@ def assert_each_learned_in_its_ratio(run: rollmill.Run, names: str | tuple[str, 
     [
         ("test/rounds", {"replay.priorities": "proportional", "population.policies": "a,b,c"}),
         ("test/crowd", {"population.policies": "a,b,c", "replay.n_step": 2}),
-        ("gym/CartPole-v1", {"population.policies": "a,b,c", "policy.b.model.mlp_sizes": (8,)}),
+        pytest.param("gym/CartPole-v1", {"population.policies": "a,b,c", "policy.b.model.mlp_sizes": (8,)}, marks=slow),
         pytest.param(
             "test/rounds", {"population.policies": "a,b,c", "policy.b.off_policy.algorithm": "sac"}, marks=slow
         ),

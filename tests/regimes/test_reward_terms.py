@@ -88,6 +88,7 @@ def test_weights_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
     assert_same(weights(given), weights(train(tmp_path / "other", Weighing(), **LOCKSTEP, **zero)))
 
 
+@pytest.mark.slow
 def test_each_policy_weighs_for_itself_and_a_population_finds_weights(tmp_path: Path) -> None:
     settings = {
         "population.policies": 2,

@@ -79,6 +79,7 @@ def test_each_task_has_workers_of_its_own_with_equal_compute(tmp_path: Path) -> 
     assert "rollout worker 1" in ledger
 
 
+@pytest.mark.slow
 def test_off_policy_algorithms_learn_tasks_from_one_replay(tmp_path: Path) -> None:
     run = rollmill.train(
         TASKS[:2],

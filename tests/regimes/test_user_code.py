@@ -191,6 +191,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_an_algorithm_of_a_script_is_trained_and_found_again(tmp_path: Path) -> None:
     (tmp_path / "hopeful.py").write_text(ALGORITHM)

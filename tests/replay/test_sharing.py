@@ -98,7 +98,7 @@ def test_processes_share_it(method):
     assert replay._ring.verify()
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_processes_that_add_steps_have_streams_of_their_own(n_step):
     context = multiprocessing.get_context("fork")
     replay = PrioritizedReplay(100, STEPS, num_envs=2, n_step=n_step, discount=1.0)
@@ -206,7 +206,7 @@ def test_who_waits_for_the_lock_keeps_no_other_thread_waiting():
     child.join()
 
 
-@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("linked", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_process_killed_in_the_middle_of_adding_leaves_it_whole(linked):
     context = multiprocessing.get_context("fork")
     if linked:

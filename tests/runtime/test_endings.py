@@ -81,7 +81,7 @@ def _wait_until_up(process: subprocess.Popen[str], run_id: str) -> None:
     assert _named_memory(run_id).exists()
 
 
-@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+@pytest.mark.parametrize("kill", [os.kill, pytest.param(os.killpg, marks=pytest.mark.slow)])
 def test_sigkill_of_the_main_process(tmp_path: Path, kill: Callable[[int, int], None]) -> None:
     with _main(tmp_path) as (process, run_id, watchdog):
         _wait_until_up(process, run_id)
@@ -96,7 +96,7 @@ def _resource_tracker_of(pid: int) -> int:
     return next(int(c) for c in children if b"resource_tracker" in Path(f"/proc/{c}/cmdline").read_bytes())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_helpers_that_are_stopped_do_not_stay_behind(tmp_path: Path, number: signal.Signals) -> None:
     with _main(tmp_path) as (process, run_id, watchdog):
         _wait_until_up(process, run_id)

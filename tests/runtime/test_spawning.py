@@ -288,8 +288,15 @@ def _gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("how", ["run()", IN_THREAD], ids=["main thread", "another thread"])
-@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize(
+    ("how", "is_stopped"),
+    [
+        pytest.param("run()", True, id="main thread, stopped"),
+        pytest.param(IN_THREAD, False, id="another thread"),
+        pytest.param("run()", False, id="main thread", marks=pytest.mark.slow),
+        pytest.param(IN_THREAD, True, id="another thread, stopped", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_left_when_the_program_is_killed(tmp_path: Path, how: str, is_stopped: bool) -> None:
     with _program(tmp_path, how, "time.sleep(600)") as program:
         assert program.stdout is not None

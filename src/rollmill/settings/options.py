@@ -515,11 +515,11 @@ def _foreign(cls: type[DataclassInstance], key: str, values: Mapping[str, object
 
 def _has(member: type[DataclassInstance], field: _Field, key: str) -> bool:
     """Whether a field's dataclass, or this member of its union, has a key."""
-    return any(option.key == key for option in _options(member, f"{field.key}."))
+    return key in _keys(member, f"{field.key}.")
 
 
 @functools.cache
-def _keys(cls: type[DataclassInstance]) -> Mapping[str, object]:
+def _keys(cls: type[DataclassInstance], prefix: str = "") -> Mapping[str, object]:
     """Key -> annotation of all members."""
     found: dict[str, object] = {}
 
@@ -530,7 +530,7 @@ def _keys(cls: type[DataclassInstance]) -> Mapping[str, object]:
             if not field.classes:
                 found[field.key] = field.annotation
 
-    visit(cls, "")
+    visit(cls, prefix)
     return found
 
 
