@@ -8,21 +8,25 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import rollmill
 from rollmill.algorithms import registry as algorithm_registry
 from rollmill.cli.program import main
 from rollmill.envs import registry as env_registry
 from rollmill.regimes import user_code
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 _PAGE = Path(__file__).resolve().parents[1] / "docs/your-own.md"
 _BLOCKS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", _PAGE.read_text(), re.DOTALL))
 _SMALL = ["--num-envs", "4", "--rollout.num-workers", "1", "--quiet"]
 _BATCH = ["--learner.batch-size", "64", "--rollout-length", "8", "--total-steps", "600"]
+_WIDTH = ["--model.options.width", "16"]
 _COMMANDS = {
     "maze.py": ["maze:Maze", *_BATCH],
     "nim.py": ["nim:Nim", *_BATCH],
-    "network.py": ["gym/CartPole-v1", "--import", "network.py", "--model.encoder", "residual", *_BATCH],
+    "network.py": ["gym/CartPole-v1", "--import", "network.py", "--model.encoder", "residual", *_WIDTH, *_BATCH],
     "a2c.py": ["gym/CartPole-v1", "--import", "a2c.py", "--algo", "a2c", *_BATCH],
     "munchausen.py": [
         *("gym/CartPole-v1", "--import", "munchausen.py", "--algo", "munchausen"),
@@ -65,3 +69,16 @@ def test_an_extension_of_the_page_trains(name: str, in_a_folder: Path) -> None:
     log = (in_a_folder / "run/run.log").read_text()
     assert "end: finished" in log
     assert re.search(r"nothing was learned", log) is None
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_a_network_has_options_of_its_own(in_a_folder: Path, algo: str) -> None:
+    (in_a_folder / "network.py").write_text(_BLOCKS["network.py"])
+    words = ["gym/CartPole-v1", "--import", "network.py", "--model.encoder", "residual", "--algo", algo, *_SMALL]
+    few = ["--total-steps", "300"] + (["--replay.min-size", "100"] if algo == "dqn" else [])
+    assert main(["train", *words, *_WIDTH, *few, "--run-dir", "run"]) == 0
+    state = CheckpointStore(Path("run/checkpoints"), CheckpointConfig()).load_latest().state["model"]
+    widths = {weight.shape[0] for name, weight in state.items() if name.endswith("layers.0.weight")}
+    assert 16 in widths
+    agent = rollmill.load("run", trust=True)  # builds a network of the same width
+    assert agent.act(np.zeros(4, np.float32)) in (0, 1)

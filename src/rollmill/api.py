@@ -329,9 +329,11 @@ def _plan(
         directory = Path(run_dir)
         saved = load_trusted(directory, trust=trust)
         if algo is not None or protocol is not None:
+            named = {"algo": algo, "protocol": protocol}
+            given_names = ", ".join(f"{name}={value!r}" for name, value in named.items() if value is not None)
             raise RunDirectoryError(
-                f"algo={algo!r}, protocol={protocol!r} with resume: a resumed run keeps its algorithm and protocol; "
-                "omit them, or give single settings."
+                f"{given_names} with resume: a resumed run keeps its algorithm and protocol; omit them, or give single "
+                "settings."
             )
         settings = apply(saved, given)
         check_can_resume(directory, saved, settings)

@@ -31,6 +31,17 @@ def test_an_algorithm_of_the_other_kind_is_refused(algo: str | None, settings: d
 
 
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_options_that_no_network_reads_are_refused(algo: str) -> None:
+    options = {"model.options": {"width": 64}}
+    with pytest.raises(
+        OptionError, match=r"model\.options=\{'width': 64\}: only a model, an encoder or an algorithm that"
+    ):
+        rollmill.make_config("gym/CartPole-v1", options, algo=algo)
+    config = rollmill.make_config("gym/CartPole-v1", {**options, "model.encoder": "mine"}, algo=algo)
+    assert config.model.options == {"width": 64}
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
 def test_several_policies_are_refused_on_several_ranks(algo: str) -> None:
     regime = {} if algo == "dqn" else {"regime": "lockstep"}
     settings = {"total_steps": 10_000, "num_envs": 16, "policies": 2, **regime}

@@ -42,6 +42,7 @@ def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
         "eval_against",
         "policy",
         "model.central_value",
+        "model.options",
         "learner.reward_weights",
     }
     added |= {"env.vizdoom.wad", "env.vizdoom.bots", "env.vizdoom.players", "env.vizdoom.sound"}

@@ -14,6 +14,9 @@ Activation = Literal["auto", "relu", "elu", "tanh", "silu", "gelu"]
 CoreKind = Literal["none", "gru", "lstm"]
 Initialisation = Literal["auto", "orthogonal", "lecun", "torch"]
 
+ACTOR_CRITIC = "actor_critic"
+BUILT_IN_ENCODERS = ("auto", "nature", "sf_simplified", "sf_full", "impala", "small", "board", "sound", "mlp")
+
 
 def _are_bounds(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and value[0] < value[1]
@@ -43,6 +46,7 @@ class ModelConfig(Checked, section="model"):
             observation.
         entry_encoders: Observation name -> built-in encoder name, for entries that need another than ``encoder``.
         dense_size: Width of the dense layer behind convolutions; None is the published one (512, IMPALA 256).
+        options: Options of a registered model, encoder or algorithm, which reads them as ``config.options``.
         mlp_sizes: Widths of the hidden layers of an MLP encoder. (64, 64) is CleanRL's, SB3's and Baselines' choice.
         head_sizes: Widths of dense layers between the encoder (or core) and the heads.
         activation: ``"auto"`` is the encoder's published one: ReLU (Nature, IMPALA), ELU (Sample Factory), tanh (MLP).
@@ -87,9 +91,10 @@ class ModelConfig(Checked, section="model"):
             the observation.
     """
 
-    model: str = setting("actor_critic", NAME)
+    model: str = setting(ACTOR_CRITIC, NAME)
     encoder: str = setting("auto", NAME)
     entry_encoders: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     dense_size: int | None = setting(None, integer(1), "for the published width")
     mlp_sizes: tuple[int, ...] = setting((64, 64), _WIDTHS)
     head_sizes: tuple[int, ...] = setting((), _WIDTHS)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollmill.models.config import ModelConfig
+from rollmill.models.config import BUILT_IN_ENCODERS, ModelConfig
 from rollmill.models.encoders import (
     AsImageEncoder,
     ConvEncoder,
@@ -27,8 +27,6 @@ from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
 
 EncoderFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], nn.Module]
-
-BUILT_IN_ENCODERS = ("auto", "nature", "sf_simplified", "sf_full", "impala", "small", "board", "sound", "mlp")
 
 # Mnih et al. 2015, https://doi.org/10.1038/nature14236, "Model architecture".
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from rollmill.models.config import ModelConfig
-from rollmill.models.observation import BUILT_IN_ENCODERS, make_encoder
+from rollmill.models.config import BUILT_IN_ENCODERS, ModelConfig
+from rollmill.models.observation import make_encoder
 from rollmill.specs import ActionSpec, ArraySpec
 
 M = TypeVar("M", bound=nn.Module)

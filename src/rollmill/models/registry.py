@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rollmill.models.actor_critic import ActorCritic
-from rollmill.models.config import ModelConfig
+from rollmill.models.config import ACTOR_CRITIC, ModelConfig
 from rollmill.models.observation import ENCODERS, UnknownModelError
 from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
@@ -13,7 +13,7 @@ from rollmill.specs import ActionSpec, ArraySpec
 ModelFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], ActorCritic]
 
 MODELS: Registry[ModelFactory] = Registry(
-    "model", {"actor_critic": ActorCritic}, register="register_model", error=UnknownModelError
+    "model", {ACTOR_CRITIC: ActorCritic}, register="register_model", error=UnknownModelError
 )
 
 

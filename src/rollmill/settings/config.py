@@ -14,7 +14,7 @@ from rollmill.algorithms.on_policy_config import PPO, OnPolicyConfig
 from rollmill.envs.config import EnvConfig
 from rollmill.inference.config import InferenceConfig
 from rollmill.learning.config import ComputeConfig, OptimiserConfig
-from rollmill.models.config import ModelConfig
+from rollmill.models.config import ACTOR_CRITIC, BUILT_IN_ENCODERS, ModelConfig
 from rollmill.pbt.config import PbtConfig
 from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
@@ -149,6 +149,7 @@ class Config(Checked):
             check_tasks(self)
         self.regime.check(self)
         self._check_algorithm()
+        self._check_model_options()
         self._check_compile()
         check_policies(self)
         if self.population.pbt:
@@ -388,6 +389,17 @@ class Config(Checked):
             raise ConfigError(
                 f"learner.algorithm={name!r}: it learns from a replay, which this run has not; use --algo {name} for a "
                 "run of its own."
+            )
+
+    def _check_model_options(self) -> None:
+        """Check that something may read the options of the user's network."""
+        model, algorithm = self.model, self.algorithm_name
+        is_built_in = model.model == ACTOR_CRITIC and model.encoder in BUILT_IN_ENCODERS
+        if model.options and is_built_in and algorithm in (PPO, *OFF_POLICY_ALGORITHMS):
+            raise ConfigError(
+                f"model.options={dict(model.options)!r}: only a model, an encoder or an algorithm that you register "
+                f"has options; this run has model.model={model.model!r}, model.encoder={model.encoder!r} and the "
+                f"algorithm {algorithm!r}. Name yours, or omit the options."
             )
 
     def _check_compile(self) -> None:
