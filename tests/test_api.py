@@ -29,6 +29,12 @@ def test_a_resume_of_another_preset_is_refused(tmp_path: Path) -> None:
         rollmill.train("gym/Acrobot-v1", run_dir=tmp_path, resume=True, quiet=True)
 
 
+def test_a_resume_with_an_algorithm_names_what_was_given(tmp_path: Path) -> None:
+    write_config(tmp_path, rollmill.make_config(CARTPOLE))
+    with pytest.raises(RunDirectoryError, match=r"^algo='dqn' with resume: a resumed run keeps its algorithm"):
+        rollmill.train(run_dir=tmp_path, resume=True, algo="dqn", quiet=True)
+
+
 def test_a_resume_without_a_directory_is_refused() -> None:
     with pytest.raises(RunDirectoryError, match=r"resume without run_dir: .* \(--run-dir DIR, run_dir=DIR\)"):
         rollmill.train(resume=True, quiet=True)

@@ -35,12 +35,19 @@ from rollmill.extras import install_command
         ("gym/CartPol-v1", "'CartPole-v1'"),
         ("mujoco/HalfCheetahh-v5", "'HalfCheetah-v5'"),
         ("minigrid/MiniGrid-MemoryS8-v0", "'MiniGrid-MemoryS"),
+        ("minigrid/DoorKey", "'MiniGrid-DoorKey-5x5-v0'"),
         ("envpool/CartPole-v9", "'CartPole-v1'"),
     ],
 )
 def test_unknown_names_suggest_similar_ones(name, suggestion):
     with pytest.raises(UnknownEnvironment, match=f"did you mean .*{suggestion}"):
         probe(EnvConfig(name=name))
+
+
+def test_names_that_are_not_similar_are_not_suggested() -> None:
+    with pytest.raises(UnknownEnvironment, match="Gymnasium has no environment 'MyEnv-v0'") as raised:
+        probe(EnvConfig(name="gym/MyEnv-v0"))
+    assert "did you mean" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

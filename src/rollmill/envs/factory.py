@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -80,6 +81,9 @@ class Maker(NamedTuple):
     has_players: bool = False
 
 
+_VERSION = re.compile(r"[-_]v\d+$")
+
+
 def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
     """``"; did you mean 'a' or 'b'?"``, or an empty string without a similar name.
 
@@ -89,8 +93,15 @@ def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = No
         also: Other spellings in lower case -> the name to suggest.
     """
     folded = {**(also or {}), **{k.lower(): k for k in known}}
-    near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
-    names = list(dict.fromkeys(folded[n] for n in near))
+    # Without versions, which would make short names similar (`MyEnv-v0` and `Alien-v0`). The newest comes first.
+    stems: dict[str, list[str]] = {}
+    for spelling in sorted(folded, reverse=True):
+        stems.setdefault(_VERSION.sub("", spelling), []).append(spelling)
+    given = _VERSION.sub("", name.lower())
+    near = difflib.get_close_matches(given, stems, n=3, cutoff=0.6)
+    # Part of a name is as good as a slip: `DoorKey` means one of the `MiniGrid-DoorKey-...`.
+    near = near or sorted((stem for stem in stems if len(given) > 3 and given in stem), key=len)
+    names = list(dict.fromkeys(folded[spelling] for stem in near for spelling in stems[stem]))[:3]
     return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
