@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -120,6 +121,24 @@ def test_a_stopped_engine_is_noticed(matches: list[DoomMatch], monkeypatch: pyte
     os.kill(min(match._pids), signal.SIGSTOP)
     with pytest.raises(RuntimeError, match="has ended or hung"):
         play_a_while(match, 100)
+
+
+def test_a_call_that_never_returns_is_given_up(matches: list[DoomMatch], monkeypatch: pytest.MonkeyPatch) -> None:
+    # As that of an engine which was killed while it held the lock of its messages.
+    monkeypatch.setattr(doom_match, "_END_WITHIN_S", 0.5)
+    matches.append(match := made(2, tics=10_000))
+    match.reset(seed=1)
+    play_a_while(match)
+    is_over = threading.Event()
+
+    def advance(tics: int) -> None:
+        os.kill(min(match._pids), signal.SIGKILL)
+        is_over.wait()
+
+    monkeypatch.setattr(match, "_advance", advance)
+    with pytest.raises(RuntimeError, match=r"has ended or hung .*its call has not returned"):
+        play_a_while(match, 100)
+    is_over.set()
 
 
 def play_a_while(match: DoomMatch, steps: int = 10) -> None:

@@ -171,13 +171,13 @@ class DoomMatch:
             games[self._seat[number]].set_action(pressed(self._heads, actions[agent], self._num_buttons))
         skip = min(self._frameskip, max(1, self._scenario.tics - self._tics))
         with self._within(_STEP_WITHIN_S):
-            for tic in range(skip):
-                if self._careful_tics:
-                    self._careful_tics -= 1
-                    self._careful_tic(looks=tic == skip - 1)
-                    continue
-                for game in games:  # The host first.
-                    game.advance_action(1, tic == skip - 1)
+            careful = min(skip, self._careful_tics)
+            self._careful_tics -= careful
+            for tic in range(careful):
+                self._careful_tic(looks=tic == skip - 1)
+            if careful < skip:
+                # In another thread, because a call never returns if its engine is killed while it holds a lock.
+                self._result(self._submit(self._advance, skip - careful))
         self._tics += skip
         is_over = self._tics >= self._scenario.tics
         rewards: dict[str, float] = {}
@@ -262,13 +262,25 @@ class DoomMatch:
                 time.sleep(_JOIN_S)
                 self._pids = _children() - before
             for each in started:
-                each.result()
+                each.result(timeout=_JOIN_WITHIN_S + _END_WITHIN_S)
             self._pids = _children() - before
 
     def _all(self, calls: Sequence[Any]) -> None:
         """Call all engines at the same time."""
         for future in [self._submit(call) for call in calls]:
-            future.result()
+            self._result(future)
+
+    def _result(self, call: Future[Any]) -> Any:
+        """Wait for a call of an engine.
+
+        Raises:
+            TimeoutError: It has not returned some seconds after the engines were ended.
+        """
+        while True:
+            with contextlib.suppress(NotYet):
+                return call.result(timeout=_END_WITHIN_S)
+            if not self._pids:
+                raise TimeoutError("its call has not returned")
 
     def _submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         assert self._pool is not None
@@ -291,7 +303,13 @@ class DoomMatch:
         with contextlib.suppress(NotYet):
             first.result(timeout=_LATE_S)
         self._all([lambda game=game: game.advance_action(1, looks) for game in guests])
-        first.result()
+        self._result(first)
+
+    def _advance(self, tics: int) -> None:
+        """Advance by some tics, and get the new state."""
+        for tic in range(tics):
+            for game in self._games:  # The host first.
+                game.advance_action(1, tic == tics - 1)
 
     def _look(self) -> Iterator[Any]:
         """Take each agent's screen and yield its variables."""
