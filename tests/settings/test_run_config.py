@@ -69,3 +69,26 @@ def test_a_resume_with_another_number_of_guests_is_refused(tmp_path: Path) -> No
     write_config(tmp_path, config)
     with pytest.raises(RunDirectoryError, match=r"with another number of population\.guests: "):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, guests="random,other=random")
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed"),
+    [
+        ({"model.mlp_sizes": (32,)}, "model.mlp_sizes: .* were made with model.mlp_sizes=64,64; keep that"),
+        (
+            {"policy.b.model.mlp_sizes": (32,)},
+            "policy.b.model.mlp_sizes: .* were made with policy.b.model.mlp_sizes=16; keep that",
+        ),
+        (
+            {"model.core": "gru", "model.dense_size": 9},
+            "model.dense_size, model.core: .* with model.dense_size=none, model.core",
+        ),
+    ],
+)
+def test_a_resume_with_another_network_names_the_old_values(
+    tmp_path: Path, settings: dict[str, object], changed: str
+) -> None:
+    of_policies = {"population.policies": "a,b", "policy.b.model.mlp_sizes": (16,)}
+    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", of_policies))
+    with pytest.raises(RunDirectoryError, match=rf"cannot be resumed with another {changed}"):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **settings)

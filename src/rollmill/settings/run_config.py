@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rollmill.envs.trust import named_code
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust, signed
 from rollmill.settings.config import Config
+from rollmill.settings.option_values import format_value
 from rollmill.settings.options import flatten, from_json, to_json
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.removers import REMOVERS
@@ -166,31 +167,27 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
     Raises:
         RunDirectoryError: Weights or optimiser state would not fit; the message names the settings.
     """
-    changed = [
-        f"model.{field.name}"
-        for field in fields(saved.model)
-        if getattr(saved.model, field.name) != getattr(config.model, field.name)
-    ]
+    before, now = flatten(saved), flatten(config)
+    changed = [key for key in before if key.startswith("model.") and before[key] != now[key]]
     if saved.optimiser.method.kind != config.optimiser.method.kind:
         changed.append("learner.optimiser")
-    if saved.optimiser.freeze != config.optimiser.freeze:
-        changed.append("learner.freeze")
     # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
-    if saved.env.name != config.env.name:
-        changed.append("env.name")
-    if saved.env.tasks != config.env.tasks:
-        changed.append("env.tasks")
+    changed += [key for key in ("learner.freeze", "env.name", "env.tasks") if before[key] != now[key]]
     if saved.population.names != config.population.names:
         changed.append("population.policies")
-    elif any(a.model != b.model for a, b in zip(saved.policies, config.policies, strict=True)):
-        changed.append("policy.NAME.model")
+    elif not changed:
+        for name, old, new in zip(saved.population.names, saved.policies, config.policies, strict=True):
+            of_policy, of_new = flatten(old), flatten(new)
+            keys = [key for key in of_policy if key.startswith("model.") and of_policy[key] != of_new[key]]
+            before |= {f"policy.{name}.{key}": of_policy[key] for key in keys}
+            changed += [f"policy.{name}.{key}" for key in keys]
     if saved.population.snapshots != config.population.snapshots:
         changed.append("population.snapshots")
     if len(saved.population.guests) != len(config.population.guests):
         changed.append("number of population.guests")  # Checkpoints have results against each.
+        before["number of population.guests"] = len(saved.population.guests)
     if saved.regime.name != config.regime.name:
         changed.append("regime")
-    before, now = flatten(saved), flatten(config)
     both = before.keys() & now.keys()
     changed += [key for key in _FIXED_OF_ALGORITHMS if key in both and before[key] != now[key]]
     learns = "off_policy.temperature"
@@ -201,15 +198,16 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
         names = ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
         changed += [name for name in names if before.get(name) != now.get(name)]
     changed += [
-        f"env.{family}.{name}"
+        key
         for family, names in _SEEN_OF_FAMILY.items()
-        for name in names
-        if getattr(getattr(saved.env, family), name) != getattr(getattr(config.env, family), name)
+        for key in (f"env.{family}.{name}" for name in names)
+        if before[key] != now[key]
     ]
     if changed:
+        old_values = ", ".join(f"{key}={format_value(before[key])}" for key in changed)
         raise RunDirectoryError(
             f"the run in {directory} cannot be resumed with another {', '.join(changed)}: its weights and the state of "
-            "its optimiser were made with the old values; keep those, or start a new run."
+            f"its optimiser were made with {old_values}; keep that, or start a new run."
         )
 
 
