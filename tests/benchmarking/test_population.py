@@ -16,6 +16,7 @@ from rollmill.settings.value_checks import ConfigError
 SMALL: dict[str, Any] = {"num_envs": 12, "learner.batch_size": 192, "learner.micro_batch": 48, "learner.minibatches": 4}
 
 
+@pytest.mark.slow
 def test_every_number_of_policies_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def cpu_ticks_of_children() -> int:
     return ticks
 
 
+@pytest.mark.slow
 def test_training_is_held_still_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "_WARM_UP_S", 0.5)
     pauses: list[int] = []

@@ -42,6 +42,7 @@ def test_a_suite_has_a_run_for_each_environment_and_seed_and_a_page(tmp_path: Pa
         suite(ENVS[:1], seeds=2, output=tmp_path / "s", quiet=True, **SMALL, total_steps=2000)
 
 
+@pytest.mark.slow
 def test_a_killed_suite_continues_with_its_runs(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(

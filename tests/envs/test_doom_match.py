@@ -147,6 +147,7 @@ def play_a_while(match: DoomMatch, steps: int = 10) -> None:
         match.step({agent: space.sample() for agent in match.possible_agents})
 
 
+@pytest.mark.slow
 def test_a_match_trains_and_outlives_a_killed_engine(tmp_path: Path) -> None:
     small = {"num_envs": 2, "envs_per_group": 1, "rollout_length": 16, "learner.batch_size": 64}
     small |= {"learner.minibatches": 2, "rollout.num_workers": 1}

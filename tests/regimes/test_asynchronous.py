@@ -210,6 +210,7 @@ def test_a_hanging_environment_is_named_with_its_stack(tmp_path: Path) -> None:
     assert "faulty_envs.py" in str(failure.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "hangs"), [("learner", "in training"), pytest.param("inference", "in inference", marks=slow)]
 )

@@ -274,6 +274,7 @@ def test_numbers_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
     assert first_difference(one, other) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers", [{"learning_rate": 1e-4}, pytest.param({"reward_scale": 0.5, "entropy_coef": 0.1}, marks=slow)]
 )

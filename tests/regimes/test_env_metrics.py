@@ -29,7 +29,7 @@ REPLAY: dict[str, Any] = {"algo": "dqn", "replay.capacity": 512, "replay.min_siz
     ("name", "settings"),
     [
         ("test/metered", ON_POLICY),
-        ("test/metered-vector", {**ON_POLICY, "regime": "lockstep"}),
+        pytest.param("test/metered-vector", {**ON_POLICY, "regime": "lockstep"}, marks=pytest.mark.slow),
         pytest.param("test/metered", REPLAY, marks=pytest.mark.slow),
     ],
 )

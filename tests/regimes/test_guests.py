@@ -71,7 +71,6 @@ def test_guests_are_met_and_weights_are_taken_over(tmp_path: Path) -> None:
     assert resumed.agent_steps >= 1800
 
 
-@pytest.mark.slow
 def test_guests_with_agents_of_their_own_play_no_others(tmp_path: Path) -> None:
     guests = {"population.guests": "first,random", "policy.first.agents": "ann", "policy.random.agents": "bob"}
     run = rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, total_steps=600, **{**SMALL, **guests})
@@ -81,6 +80,7 @@ def test_guests_with_agents_of_their_own_play_no_others(tmp_path: Path) -> None:
     assert row["win_rate/first"] is not None
 
 
+@pytest.mark.slow
 def test_runs_with_guests_in_lockstep_are_reproducible() -> None:
     small = {key: value for key, value in SMALL.items() if key != "rollout.num_workers"}
     guests = {"population.guests": "random", "population.guest_share": 0.5, "population.policies": 2}

@@ -120,6 +120,7 @@ def test_neither_workers_nor_delays_change_a_bit(tmp_path: Path, preset: str, ch
         assert records(alone) == records(other)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_async_with_the_same_delays_differs(tmp_path: Path) -> None:
     changes = {"regime": "async", "learner.batch_size": 128}

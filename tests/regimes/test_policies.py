@@ -98,7 +98,7 @@ def test_roles_are_played_by_their_policies_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("game", "settings"),
     [
-        ("test/rounds", {"lag": 1, **WITH_PAST, **RECURRENT_B}),
+        pytest.param("test/rounds", {"lag": 1, **WITH_PAST, **RECURRENT_B}, marks=pytest.mark.slow),
         pytest.param(
             "gym/CartPole-v1",
             {"lag": 0, "population.assignment": "random", "envs_per_group": 4},

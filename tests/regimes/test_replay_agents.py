@@ -115,7 +115,6 @@ def test_evaluations_meet_fixed_opponents(tmp_path: Path) -> None:
     assert all(0 <= record["against"]["random"] <= 1 for record in found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -132,6 +131,7 @@ def test_what_a_replay_of_several_agents_lacks_is_refused(
         train("rounds", tmp_path / "run", **settings)
 
 
+@pytest.mark.slow
 def test_a_policy_that_sees_its_opponents_move_learns_to_win(tmp_path: Path) -> None:
     """Nim of seven matches: the first player wins by leaving a multiple of four."""
     learning: dict[str, Any] = {

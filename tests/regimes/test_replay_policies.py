@@ -259,6 +259,7 @@ def test_a_resumed_run_keeps_bank_ratings_and_the_replay_of_each_policy(tmp_path
     assert "is removed (replay.storage=memory)" in (run.dir / "run.log").read_text()
 
 
+@pytest.mark.slow
 def test_single_agents_have_sequences_of_their_policy(tmp_path: Path) -> None:
     recurrent = {**RECURRENT, "population.policies": "a,b", "policy.b.model.core_size": 8}
     run, last = train("gym/CartPole-v1", tmp_path / "run", **recurrent)
@@ -290,6 +291,7 @@ def test_the_policy_that_diverges_is_named_and_all_are_saved(tmp_path: Path) -> 
         assert len(list((tmp_path / "run" / "policies" / name / "checkpoints").glob("checkpoint_*"))) >= 2
 
 
+@pytest.mark.slow
 def test_other_players_and_callbacks_work_as_in_other_regimes(tmp_path: Path) -> None:
     settings = {**ROLES, "eval_every": 600, "eval_episodes": 2}
     run, last = train("test/crowd", tmp_path / "run", **settings)

@@ -88,7 +88,6 @@ def test_weights_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
     assert_same(weights(given), weights(train(tmp_path / "other", Weighing(), **LOCKSTEP, **zero)))
 
 
-@pytest.mark.slow
 def test_each_policy_weighs_for_itself_and_a_population_finds_weights(tmp_path: Path) -> None:
     settings = {
         "population.policies": 2,
@@ -112,6 +111,7 @@ def test_each_policy_weighs_for_itself_and_a_population_finds_weights(tmp_path: 
     assert any(event.kind == "replaced" for event in history)
 
 
+@pytest.mark.slow
 def test_reward_terms_are_reproducible_and_resumable() -> None:
     small = {key: value for key, value in SMALL.items() if key != "total_steps"}
     terms = {"learner.reward_weights.up": 1.0, "learner.reward_weights.angle": -1.0}

@@ -70,7 +70,7 @@ def once_it_learns(action: Callable[[dict[str, int]], None]) -> Callable[[Learne
 @pytest.mark.parametrize(
     ("regime", "name"),
     [
-        ("async", "policy worker 0"),
+        pytest.param("async", "policy worker 0", marks=slow),
         pytest.param("async", "rollout worker 1", marks=slow),
         pytest.param("async", "learner", marks=slow),
         pytest.param("lockstep", "policy worker 0", marks=slow),

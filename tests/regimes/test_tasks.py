@@ -94,6 +94,7 @@ def test_off_policy_algorithms_learn_tasks_from_one_replay(tmp_path: Path) -> No
     assert agent.act(np.zeros(4, np.float32)) in (0, 1)
 
 
+@pytest.mark.slow
 def test_policies_of_a_population_play_all_tasks(tmp_path: Path) -> None:
     run = rollmill.train(
         [CARTPOLE, CAR],

@@ -51,6 +51,7 @@ def ids_in(run_dir: Path) -> dict[str, str]:
 
 
 # One run for all services that are installed; tests/tracking has one test each.
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_services_have_a_run_and_its_resumption(tmp_path: Path) -> None:
     run_dir, project = tmp_path / "run", f"p{uuid.uuid4().hex[:8]}"
