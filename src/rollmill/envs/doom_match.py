@@ -1,4 +1,4 @@
-"""Matches of 2 to 8 players over Doom's own network protocol, in one thread.
+"""Matches of 2 to 8 players over Doom's own network protocol, all advanced by one call after another.
 
 Every player is an engine, a process. The engines are advanced tic by tic, the one that hosts first: it returns at once,
 while one that goes first would wait for the others with a whole core. So the worlds are those of players with a thread
@@ -6,6 +6,8 @@ each, and the match is repeatable from its start, at a fraction of the time.
 
 An engine that was killed lets its own call fail and all others wait for ever. A watch therefore ends all engines of a
 match that has lost one, or whose call takes too long; the group then rebuilds the match (``env.on_failure="restart"``).
+A call never returns if its engine was killed while it held the lock of its messages. All calls that wait for an engine
+are therefore made in threads of a pool, and given up some seconds after the engines were ended.
 """
 
 from __future__ import annotations
@@ -176,7 +178,6 @@ class DoomMatch:
             for tic in range(careful):
                 self._careful_tic(looks=tic == skip - 1)
             if careful < skip:
-                # In another thread, because a call never returns if its engine is killed while it holds a lock.
                 self._result(self._submit(self._advance, skip - careful))
         self._tics += skip
         is_over = self._tics >= self._scenario.tics
@@ -274,13 +275,12 @@ class DoomMatch:
         """Wait for a call of an engine.
 
         Raises:
-            TimeoutError: It has not returned some seconds after the engines were ended.
+            TimeoutError: The watch has ended the engines, and the call has not returned.
         """
-        while True:
+        while self._pids:
             with contextlib.suppress(NotYet):
-                return call.result(timeout=_END_WITHIN_S)
-            if not self._pids:
-                raise TimeoutError("its call has not returned")
+                return call.result(timeout=_WATCH_EVERY_S)
+        return call.result(timeout=_END_WITHIN_S)
 
     def _submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         assert self._pool is not None
