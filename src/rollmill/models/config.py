@@ -45,8 +45,8 @@ class ModelConfig(Checked, section="model"):
             is for ``entry_encoders``. One given to :func:`rollmill.models.registry.register_encoder` gets the whole
             observation.
         entry_encoders: Observation name -> built-in encoder name, for entries that need another than ``encoder``.
-        dense_size: Width of the dense layer behind convolutions; None is the published one (512, IMPALA 256).
         options: Options of a registered model, encoder or algorithm, which reads them as ``config.options``.
+        dense_size: Width of the dense layer behind convolutions; None is the published one (512, IMPALA 256).
         mlp_sizes: Widths of the hidden layers of an MLP encoder. (64, 64) is CleanRL's, SB3's and Baselines' choice.
         head_sizes: Widths of dense layers between the encoder (or core) and the heads.
         activation: ``"auto"`` is the encoder's published one: ReLU (Nature, IMPALA), ELU (Sample Factory), tanh (MLP).

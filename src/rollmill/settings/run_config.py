@@ -27,19 +27,25 @@ CONFIG_FILE = "config.json"
 _REMOVED = {"learner": ("cuda_graphs",)}
 # A setting of earlier versions that named the only tracker besides TensorBoard.
 _WANDB_PROJECT = "wandb_project"
-# Settings of algorithms that decide what networks and optimisers there are.
-_FIXED_OF_ALGORITHMS = (
+# Settings that decide what weights, the optimiser's state, or observations and actions are.
+_FIXED = (
+    "regime",
+    "learner.optimiser",
+    "learner.freeze",
     "off_policy.algorithm",
     "off_policy.dueling",
     "off_policy.num_critics",
     "off_policy.value_rescaling",
+    # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
+    "env.name",
+    "env.tasks",
+    *(f"env.atari.{name}" for name in ("full_action_space", "frame_stack", "screen_size", "grayscale")),
+    *(f"env.vizdoom.{name}" for name in ("width", "height", "measurements")),
+    *(f"env.dmlab.{name}" for name in ("width", "height", "extended_actions", "instructions")),
+    "population.snapshots",
 )
-# Settings of environment families that decide the shape and the meaning of observations and actions.
-_SEEN_OF_FAMILY = {
-    "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
-    "vizdoom": ("width", "height", "measurements"),
-    "dmlab": ("width", "height", "extended_actions", "instructions"),
-}
+# The saved states of groups, the noise and the versions in flight depend on these.
+_FIXED_IN_LOCKSTEP = ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
 
 
 def write_config(directory: Path, config: Config) -> None:
@@ -168,46 +174,30 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
         RunDirectoryError: Weights or optimiser state would not fit; the message names the settings.
     """
     before, now = flatten(saved), flatten(config)
-    changed = [key for key in before if key.startswith("model.") and before[key] != now[key]]
-    if saved.optimiser.method.kind != config.optimiser.method.kind:
-        changed.append("learner.optimiser")
-    # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
-    changed += [key for key in ("learner.freeze", "env.name", "env.tasks") if before[key] != now[key]]
-    if saved.population.names != config.population.names:
-        changed.append("population.policies")
-    elif not changed:
-        for name, old, new in zip(saved.population.names, saved.policies, config.policies, strict=True):
-            of_policy, of_new = flatten(old), flatten(new)
-            keys = [key for key in of_policy if key.startswith("model.") and of_policy[key] != of_new[key]]
-            before |= {f"policy.{name}.{key}": of_policy[key] for key in keys}
-            changed += [f"policy.{name}.{key}" for key in keys]
-    if saved.population.snapshots != config.population.snapshots:
-        changed.append("population.snapshots")
-    if len(saved.population.guests) != len(config.population.guests):
-        changed.append("number of population.guests")  # Checkpoints have results against each.
-        before["number of population.guests"] = len(saved.population.guests)
-    if saved.regime.name != config.regime.name:
-        changed.append("regime")
-    both = before.keys() & now.keys()
-    changed += [key for key in _FIXED_OF_ALGORITHMS if key in both and before[key] != now[key]]
+    fixed = (*_FIXED, *_FIXED_IN_LOCKSTEP) if saved.in_lockstep else _FIXED
+    # Key -> old value. A key that only one of them has belongs to a regime or an algorithm, which has changed itself.
+    old = {
+        key: value
+        for key, value in before.items()
+        if key in now and now[key] != value and (key in fixed or key.startswith("model."))
+    }
     learns = "off_policy.temperature"
-    if learns in both and (before[learns] == "auto") != (now[learns] == "auto"):
-        changed.append(learns)
-    if saved.in_lockstep:
-        # The saved states of groups, the noise and the versions in flight depend on these.
-        names = ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
-        changed += [name for name in names if before.get(name) != now.get(name)]
-    changed += [
-        key
-        for family, names in _SEEN_OF_FAMILY.items()
-        for key in (f"env.{family}.{name}" for name in names)
-        if before[key] != now[key]
-    ]
-    if changed:
-        old_values = ", ".join(f"{key}={format_value(before[key])}" for key in changed)
+    if learns in before.keys() & now.keys() and (before[learns] == "auto") != (now[learns] == "auto"):
+        old[learns] = before[learns]
+    if saved.population.names != config.population.names:
+        old["population.policies"] = saved.population.names
+    else:
+        for name, *policies in zip(saved.population.names, saved.policies, config.policies, strict=True):
+            for key, (value, _) in changed_settings(*policies).items():
+                if key.startswith("model.") and key not in old:
+                    old[f"policy.{name}.{key}"] = value
+    if len(saved.population.guests) != len(config.population.guests):
+        old["number of population.guests"] = len(saved.population.guests)  # Checkpoints have results against each.
+    if old:
+        values = ", ".join(f"{key}={format_value(value)}" for key, value in old.items())
         raise RunDirectoryError(
-            f"the run in {directory} cannot be resumed with another {', '.join(changed)}: its weights and the state of "
-            f"its optimiser were made with {old_values}; keep that, or start a new run."
+            f"the run in {directory} cannot be resumed with another {', '.join(old)}: its weights and the state of "
+            f"its optimiser were made with {values}; keep that, or start a new run."
         )
 
 
