@@ -36,7 +36,8 @@ def wandb_kept(run_dir: Path, id: str, project: str) -> Kept:
     axes: dict[str, str] = {}
     files: list[str] = []
     state = ""
-    for log in sorted((run_dir / "wandb").glob(f"offline-run-*-{id}/run-{id}.wandb")):
+    # A run that is resumed within a second has a folder with the same name and a number.
+    for log in sorted((run_dir / "wandb").glob(f"offline-run-*-{id}*/run-{id}.wandb")):
         for record in _wandb_records(log):
             kind = record.WhichOneof("record_type")
             if kind == "run":
