@@ -55,7 +55,7 @@ def train(run_dir: Path, settings: dict[str, Any], **more: Any) -> dict[str, Any
 @pytest.mark.parametrize("gpu", GPUS)
 # Off-policy learners are seen by the run of several of them, and lockstep by the runs below.
 @pytest.mark.parametrize(
-    "name", ["async", *(pytest.param(n, marks=pytest.mark.slow) for n in ("lockstep", "replay")), "several learners"]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("lockstep", "replay") else ()) for name in RUNS]
 )
 def test_runs_on_a_gpu(tmp_path: Path, name: str, gpu: dict[str, Any]) -> None:
     state = train(tmp_path / "run", {**RUNS[name], **gpu})

@@ -48,6 +48,7 @@ def test_tasks_of_different_cost_get_equal_time() -> None:
     paused: list[float] = []
     now = 0.0
     with pytest.MonkeyPatch.context() as patch:
+        # As above: other threads may call the module's own sleep().
         patch.setattr(task_clock, "time", SimpleNamespace(sleep=paused.append))
         for _ in range(20_000):  # Each worker has a core of its own, and waits 2 ms for its actions after a step.
             task = int(np.argmin(free_at))

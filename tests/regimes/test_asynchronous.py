@@ -211,9 +211,7 @@ def test_a_hanging_environment_is_named_with_its_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("part", "hangs"), [("learner", "in training"), pytest.param("inference", "in inference", marks=slow)]
-)
+@pytest.mark.parametrize(("part", "hangs"), [("learner", "in training"), ("inference", "in inference")])
 def test_a_hanging_network_is_named_with_its_stack(tmp_path: Path, part: str, hangs: str) -> None:
     changes = {"model.encoder": f"test/hangs {hangs}", f"{part}.step_timeout_s": 3.0}
     with pytest.raises(ProcessHung, match=rf"hangs: .*\({part}.step_timeout_s sets how many\)") as failure:

@@ -275,9 +275,7 @@ def test_numbers_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "numbers", [{"learning_rate": 1e-4}, pytest.param({"reward_scale": 0.5, "entropy_coef": 0.1}, marks=slow)]
-)
+@pytest.mark.parametrize("numbers", [{"learning_rate": 1e-4}, {"reward_scale": 0.5, "entropy_coef": 0.1}])
 def test_a_change_from_a_batch_on_is_the_same_for_any_number_of_workers(
     tmp_path: Path, numbers: dict[str, float]
 ) -> None:

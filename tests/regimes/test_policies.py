@@ -95,19 +95,15 @@ def test_roles_are_played_by_their_policies_alone(tmp_path: Path) -> None:
     assert steps[0] < steps[1]
 
 
+# `make test` has the run of test_population.py with the same name, of several policies and their past selves.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("game", "settings"),
     [
-        pytest.param("test/rounds", {"lag": 1, **WITH_PAST, **RECURRENT_B}, marks=pytest.mark.slow),
-        pytest.param(
-            "gym/CartPole-v1",
-            {"lag": 0, "population.assignment": "random", "envs_per_group": 4},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "test/crowd", {"lag": 2, "checkpoint.save_environments": False, **WITH_PAST}, marks=pytest.mark.slow
-        ),
-        pytest.param("gym/CartPole-v1", {"lag": 1, **RECURRENT_B}, marks=pytest.mark.slow),
+        ("test/rounds", {"lag": 1, **WITH_PAST, **RECURRENT_B}),
+        ("gym/CartPole-v1", {"lag": 0, "population.assignment": "random", "envs_per_group": 4}),
+        ("test/crowd", {"lag": 2, "checkpoint.save_environments": False, **WITH_PAST}),
+        ("gym/CartPole-v1", {"lag": 1, **RECURRENT_B}),
     ],
 )
 def test_populations_in_lockstep_are_reproducible_and_resumable(game: str, settings: dict[str, Any]) -> None:
