@@ -61,20 +61,20 @@ def test_what_is_given_is_counted_once(kind, harness):
 def test_what_is_no_number_is_refused_once_by_name():
     metrics = InfoMetrics()
     for _ in range(3):
-        metrics.add({"good": 1, "text": "fast", "list": [1, 2], "nothing": None, 3: 4.0, "array": np.array(2.0)})
-        metrics.add([("good", 1)])
+        metrics.add({"good": 1, "text": "fast", "list": [1, 2], "nothing": None, 3: 4.0, "array": np.array(2.0)}, 0)
+        metrics.add([("good", 1)], 0)
     found = metrics.take()
     assert found.sums == {"good": (3.0, 3), "array": (6.0, 3)}
     assert set(found.refused) == {"text", "list", "nothing", "3", ""}
     assert found.refused["text"] == "info['metrics']['text'] is 'fast' (str): give a number; it is left out"
     assert found.refused[""] == "info['metrics'] is [('good', 1)] (list): give a dict of names and numbers"
-    metrics.add({"text": "slow"})
+    metrics.add({"text": "slow"}, 0)
     assert metrics.take() == EnvMetrics({}, {}, {})
 
 
 def test_nan_says_that_there_is_nothing():
     metrics = InfoMetrics()
-    metrics.add({"a": float("nan"), "b": np.float32("nan")})
+    metrics.add({"a": float("nan"), "b": np.float32("nan")}, 0)
     metrics.add_rows({"a": np.array([1.0, np.nan, 3.0]), "c": np.full(3, np.nan)}, 3)
     assert metrics.take().sums == {"a": (4.0, 2)}
 
@@ -100,7 +100,7 @@ def test_a_mask_beside_python_objects_chooses_rows():
 def test_names_are_limited():
     metrics = InfoMetrics()
     for index in range(1000):
-        metrics.add({f"room {index}": 1.0})
+        metrics.add({f"room {index}": 1.0}, 0)
     found = metrics.take()
     assert len(found.sums) == 256
     assert list(found.refused.values()) == [

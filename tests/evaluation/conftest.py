@@ -44,7 +44,8 @@ class Lengths(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.left -= 1
-        return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
+        metrics = {"steps": 1} if self.left else {"steps": 1, "length": self.length}
+        return np.zeros(1, np.float32), 1.0, self.left == 0, False, {"metrics": metrics}
 
 
 class Endless(Lengths):

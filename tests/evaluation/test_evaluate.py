@@ -70,6 +70,14 @@ def test_short_episodes_are_not_preferred(make_run: MakeRun) -> None:
     assert result.mean == np.mean(by_env[:, 0])
 
 
+def test_metrics_of_the_environment_are_those_of_the_evaluated_episodes(make_run: MakeRun) -> None:
+    snapshot = read_snapshot(make_run("test/lengths"))
+    result = evaluate_snapshot(snapshot, episodes=40, num_envs=8, seed=3)
+    # Short environments step on while long ones play.
+    assert result.metrics == {"steps": 1.0, "length": np.mean(result.lengths)}
+    assert "metric  length  " in result.describe()
+
+
 def test_an_evaluation_can_be_repeated(make_run: MakeRun) -> None:
     run_dir = make_run("gym/CartPole-v1", model=ModelConfig(core="gru", core_size=8))
     first = evaluate(run_dir, episodes=6, num_envs=3, seed=1)

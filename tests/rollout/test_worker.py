@@ -81,7 +81,7 @@ def test_metrics_of_environments_are_sent_now_and_then_and_at_the_end() -> None:
         return environments[group]
 
     def give(group: int, **numbers: object) -> None:
-        environments[group].metrics.add(numbers)
+        environments[group].metrics.add(numbers, 0)
 
     with driving(store, lambda _: PooledSlots(store, 0), make=make) as driver:
         driver.requests(2)

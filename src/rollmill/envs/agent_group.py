@@ -285,9 +285,9 @@ class AgentGroup:
         """Write what a turn shows, and who acts."""
         assert into.acts is not None
         acting = set(turn.acting)
-        for info in turn.infos.values():
+        for agent, info in turn.infos.items():
             if isinstance(info, dict) and METRICS in info:
-                self.metrics.add(info[METRICS])
+                self.metrics.add(info[METRICS], first + agent)
         for agent, (observation, info) in turn.shown.items():
             row = first + agent
             self._codec.write_row(self._spaces.pad(observation, agent), row, into.observation)

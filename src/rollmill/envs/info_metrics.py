@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 METRICS = "metrics"
 """The entry of ``info``."""
@@ -45,15 +46,22 @@ class EnvMetrics(NamedTuple):
 
 
 class InfoMetrics:
-    """Adds up the metrics of one group's environments. NaN stands for nothing."""
+    """Adds up the metrics of one group's environments. NaN stands for nothing.
+
+    Attributes:
+        counted: bool ``[B]``, the rows whose metrics are added up; None for all. An evaluation changes it.
+    """
 
     def __init__(self) -> None:
+        self.counted: NDArray[np.bool_] | None = None
         self._sums: dict[str, list[float]] = {}
         self._refused: dict[str, str] = {}
         self._known_refused: set[str] = set()
 
-    def add(self, metrics: object) -> None:
-        """Adds ``info["metrics"]`` of one environment: name -> number."""
+    def add(self, metrics: object, row: int) -> None:
+        """Adds ``info["metrics"]`` of a row: name -> number."""
+        if self.counted is not None and not self.counted[row]:
+            return
         if not isinstance(metrics, Mapping):
             self._refuse("", metrics)
             return
@@ -81,10 +89,13 @@ class InfoMetrics:
             if rows.shape != (num_rows,) or (rows.dtype.kind not in "biuf" and given is None):
                 self._refuse(name, value)
                 continue
-            chosen = rows if given is None else rows[np.asarray(given, bool)]
+            mask = np.ones(num_rows, bool) if given is None else np.asarray(given, bool)
+            if self.counted is not None:
+                mask = mask & self.counted
+            chosen = rows if mask.all() else rows[mask]
             if chosen.dtype.kind not in "biuf":  # Gymnasium's of Python objects, None where there is nothing.
-                for item in chosen.tolist():
-                    self.add({name: item})
+                for row, item in zip(np.flatnonzero(mask).tolist(), chosen.tolist(), strict=True):
+                    self.add({name: item}, row)
                 continue
             chosen = chosen[~np.isnan(chosen)]
             if len(chosen):

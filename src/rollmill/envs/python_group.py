@@ -121,7 +121,7 @@ class PythonGroup:
             try:
                 observation, info = env.reset(seed=self._seeds[row])
                 if info and METRICS in info:
-                    self.metrics.add(info[METRICS])
+                    self.metrics.add(info[METRICS], row)
                 self._write(row, observation, info, into)
             except RollmillEnvError:
                 raise
@@ -159,7 +159,7 @@ class PythonGroup:
                 for row in range(first, num_rows):
                     observation, rewards[row], terminated, truncated, info = steps[row](actions[row])
                     if info and METRICS in info:
-                        self.metrics.add(info[METRICS])
+                        self.metrics.add(info[METRICS], row)
                     if row_info is not None and row not in self._masked:
                         row_info.write(row, info, outcome)
                     # No conversion needed; NumPy's built-in dtypes are singletons.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +62,8 @@ class EvaluationResult:
         video: The video of one episode; None if none was requested.
         policies: Where all policies of a run play: name -> mean return and its 95 % interval.
         tasks: Of a run that learns several tasks: name -> likewise.
+        metrics: Name -> mean of what the environment gave in ``info["metrics"]`` in these episodes; of several tasks
+            under ``TASK/NAME``.
     """
 
     env: str
@@ -77,6 +80,7 @@ class EvaluationResult:
     video: str | None = None
     policies: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     tasks: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -123,6 +127,7 @@ class EvaluationResult:
                 for name, (mean, low, high) in self.tasks.items()
             },
             "scores": self.scores,
+            "metrics": {name: value if math.isfinite(value) else None for name, value in self.metrics.items()},
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }
@@ -153,6 +158,8 @@ class EvaluationResult:
                 f"  scores  human-normalised: mean {scores['mean']:.3f}, median {scores['median']:.3f}, capped at 1 "
                 f"{scores['mean_capped']:.3f}"
             )
+        width = max(map(len, self.metrics), default=0)
+        lines += [f"  metric  {name:<{width}}  {value:,.4g}" for name, value in sorted(self.metrics.items())]
         if self.video is not None:
             lines.append(f"  video   {self.video}")
         return "\n".join(lines)
@@ -289,6 +296,7 @@ def _of_all_tasks(snapshot: Snapshot, how: _How, results: Sequence[EvaluationRes
         seconds=sum(result.seconds for result in results),
         policies={},
         tasks={result.env: (result.mean, *result.interval) for result in results},
+        metrics={f"{result.env}/{name}": value for result in results for name, value in result.metrics.items()},
     )
 
 
@@ -320,6 +328,8 @@ def _evaluate_task(
         lengths: list[list[int]] = [[] for _ in due]
         missing = episodes
         going_on = np.zeros(len(due), np.int64)
+        # Environments step on when their episodes have been played; what they give then does not count.
+        group.metrics.counted = counted = np.array(due) > 0
         started = time.perf_counter()
         steps = play(lineup.players, who, group, spec)
         absences = Absences(cast("AgentRows", group), len(spec.agents)) if spec.agents else None
@@ -339,11 +349,13 @@ def _evaluate_task(
                 if len(returns[row]) < due[row]:
                     returns[row].append(float(outcome.episode_return[row]))
                     lengths[row].append(int(outcome.episode_length[row]))
+                    counted[row] = len(returns[row]) < due[row]
                     missing -= 1
             for absent in absences.rows(outcome.episode_length > 0) if absences is not None else ():
                 going_on[absent] = 0
                 if len(returns[absent]) < due[absent]:
                     due[absent] -= 1
+                    counted[absent] = len(returns[absent]) < due[absent]
                     missing -= 1
         seconds = time.perf_counter() - started
     finally:
@@ -375,6 +387,7 @@ def _evaluate_task(
         seed=seed,
         video=None if film is None else str(film.path),
         policies=_of_players(lineup, who, returns, seed),
+        metrics={name: total / count for name, (total, count) in group.metrics.take().sums.items()},
     )
 
 
