@@ -67,7 +67,8 @@ def _explain_colon(given: str, module_name: str, name: str) -> str:
     if module is None:
         beside = [info.name for info in pkgutil.iter_modules([os.getcwd()])]
         near = suggest(module_name, (), {found.lower(): f"{found}:{name}" for found in beside})
-        return f"{given!r}: there is no module {module_name!r} in {os.getcwd()} or on PYTHONPATH{near}"
+        what = f"{given!r}: there is no module {module_name!r} in {os.getcwd()} or on PYTHONPATH"
+        return what + (near or "; import its file first (--import FILE.py), or put its folder on PYTHONPATH")
     found = _find(module, name)
     if found is not None:
         return f"{given!r} is {found!r}, {type(found).__name__}; {_FORM}, or a function that makes one{_listed(module)}"
