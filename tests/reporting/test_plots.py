@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from rollmill.extras import MissingPackageError
 from rollmill.reporting.metrics import MetricsWriter, NoMetricsError
-from rollmill.reporting.plots import Curve, NothingToPlotError, PlotError, curve_of, overlay, plot_runs
+from rollmill.reporting.plots import Curve, NothingToPlotError, PlotError, curve_of, evaluated, overlay, plot_runs
+from rollmill.storage.evaluations import EVALUATIONS_FILE
 
 
 def make_run(run_dir: Path, offset: float, last: int = 20, **more: Any) -> Path:
@@ -87,6 +89,22 @@ def test_the_picture_shows_the_curves(tmp_path: Path) -> None:
     assert is_mostly_coloured(one, green) > 300
     assert is_mostly_coloured(two, green) == 0
     assert is_mostly_coloured(two, blue) > 1000
+
+
+def test_evaluations_are_points_with_their_intervals(tmp_path: Path) -> None:
+    lag: dict[str, Any] = {"policy_lag_mean": None, "policy_lag_max": None}
+    run, orange = make_run(tmp_path / "a", 0.0, **lag), (213, 94, 0)
+    records = [
+        {"agent_steps": 300, "mean_return": 9.0, "interval_95": [4.0, 12.0]},
+        {"agent_steps": 100, "mean_return": 5.0, "interval_95": [4.0, 7.0]},
+        {"agent_steps": 400, "mean_return": float("nan"), "interval_95": [4.0, 7.0]},
+        {"agent_steps": 500, "mean_return": 5.0},
+    ]
+    found = evaluated(records)
+    assert [column.tolist() for column in found] == [[100, 300], [5, 9], [4, 4], [7, 12]]
+    assert all(not len(column) for column in evaluated([]))
+    (run / EVALUATIONS_FILE).write_text("\n".join(json.dumps(record) for record in records[:2]))
+    assert is_mostly_coloured(plot_runs([run], tmp_path / "evaluated.png"), orange) > 100
 
 
 def test_a_replay_shows_its_samples_age_where_others_show_their_lag(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rollmill.comparing.statistics import AGGREGATES, Profile
 from rollmill.evaluation.stats import Estimate
 from rollmill.extras import check_extra
 from rollmill.pbt.history import PbtEvent
-from rollmill.reporting.plots import Curve, curve_of
+from rollmill.reporting.plots import Curve, draw_evaluations, evaluated
 
 _TITLES = {"median": "median", "iqm": "interquartile mean", "mean": "mean", "optimality_gap": "optimality gap"}
 _LABEL_WIDTH = 60  # characters of a method's name in a line
@@ -101,7 +101,8 @@ def draw_curves(comparison: Comparison, env: str, path: Path) -> Path:
     """Return over agent steps and over minutes in one environment: each method's mean, and the range of its runs.
 
     Runs that share little of an axis are drawn one by one. Evaluations, where there are any, are drawn as large points
-    over the curve of the training episodes. Every method is in the legend, also one without a curve.
+    with their intervals over the curve of the training episodes. Every method is in the legend, also one without a
+    curve.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter
@@ -244,8 +245,7 @@ def _draw_method(axes: Any, runs: list[ComparedRun], key: str, scale: float, sty
         axes.fill_between(x, found.mean.low, found.mean.high, color=style.colour, alpha=0.12, linewidth=0)
     if key == "agent_steps":
         for run in runs:
-            points = curve_of(list(run.evaluations), "agent_steps", "mean_return")
-            axes.plot(points.x, points.y, style.marker, color=style.colour, **_POINTS)
+            draw_evaluations(axes, evaluated(run.evaluations), marker=style.marker, color=style.colour, **_POINTS)
 
 
 def draw_scores(comparison: Comparison, env: str, found: Mapping[str, Estimate], path: Path) -> Path:

@@ -278,13 +278,13 @@ def run(
             monitor.report(
                 finished.report, accounts, reports.statuses
             )  # Now that rollout workers have sent their last metrics.
-            if not ranks.rank:
-                leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
             monitor.note(summary)
             if ended_by not in ("signal", "caller"):
                 _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor.note)
             for each in (monitor, *monitors):
                 each.take_evaluations()
+            if not ranks.rank:
+                leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
             if is_told_to_end():
                 ended_by = "signal"  # Also if the run was ending already, so that the caller ends, too.
             called.end(ended_by)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rollmill.extras import check_extra
 from rollmill.reporting.metrics import read_metrics
+from rollmill.storage.evaluations import EvaluationQueue
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +58,30 @@ def curve_of(records: Sequence[dict[str, Any]], x: str, y: str) -> Curve:
     return Curve(array[order, 0], array[order, 1])
 
 
+def evaluated(records: Sequence[dict[str, Any]]) -> Band:
+    """Mean returns of evaluations over agent steps, with their 95 % intervals; of the records that have them."""
+    rows = []
+    for record in records:
+        interval = record.get("interval_95")
+        if isinstance(interval, list) and len(interval) == 2:
+            rows.append([record.get("agent_steps"), record.get("mean_return"), *interval])
+    numbers = np.array([row for row in rows if all(map(_is_number, row))], np.float64).reshape(-1, 4)
+    return Band(*numbers[np.argsort(numbers[:, 0], kind="stable")].T)
+
+
+def draw_evaluations(axes: Any, found: Band, **style: Any) -> None:
+    """Draw evaluations as points with their intervals.
+
+    Args:
+        axes: Axes of matplotlib, over agent steps.
+        found: The evaluations.
+        **style: Of the points; see ``matplotlib.axes.Axes.errorbar``.
+    """
+    if len(found.x):
+        reach = (found.mean - found.low, found.high - found.mean)
+        axes.errorbar(found.x, found.mean, yerr=reach, linestyle="none", elinewidth=1.0, capsize=2.0, **style)
+
+
 def overlay(curves: Sequence[Curve]) -> Band:
     """Mean and range of several curves, on the part of the axis that all of them cover.
 
@@ -81,6 +106,8 @@ def plot_runs(
     run_dirs: Sequence[Path | str], output: Path | str, *, title: str | None = None, goal: float | None = None
 ) -> Path:
     """Draw return over steps and over time, speed, and policy lag or, of a replay, the age of its samples.
+
+    Evaluations, where there are any, are points with their intervals over steps.
 
     Args:
         run_dirs: Run directories, of runs that differ in their seed. Of several the mean is drawn, with the range from
@@ -116,6 +143,10 @@ def plot_runs(
     ):
         _draw_returns(axes, runs, key, scale, goal)
         axes.set(xlabel=label, ylabel="return, mean of 100 episodes")
+    evaluations = [record for run_dir in run_dirs for record in EvaluationQueue(Path(run_dir)).records()]
+    if len((found := evaluated(evaluations)).x):
+        draw_evaluations(by_steps, found, color=_ORANGE, marker="o", markersize=4.0, label="evaluations, 95 % interval")
+        by_steps.legend(frameon=False, loc="best")
     by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
 
     _draw(speed, runs, "time_s", "frames_per_second", 60.0, _BLUE, None)
