@@ -221,7 +221,7 @@ def test_an_agent_that_was_trained_with_masks_needs_one(make_run: MakeRun) -> No
         ({"deep": {"vector": np.zeros(5)}}, r"entry 'deep/vector' has shape \(.*5,?\); \(.*2,?\) is needed"),
         ({"deep": {"vector": np.array(["a", "b"])}}, "entry 'deep/vector' has dtype <U1; numbers are needed"),
         ({"deep": {"vector": np.array([0, np.nan])}}, "entry 'deep/vector' holds NaN"),
-        ({"where": np.float32(0.5)}, "observation 'where' does not fit its space"),
+        ({"where": np.float32(0.5)}, "entry 'where' holds 0.5, which is no value of"),
         ({"pair": (np.zeros(1),)}, "entry 'pair' is 1 entries; a tuple of 2 is needed"),
     ],
 )

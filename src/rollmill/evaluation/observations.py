@@ -73,6 +73,11 @@ def _check_array(space: spaces.Space[Any], value: Any, name: str, rows: int | No
         raise ObservationError(f"{_entry(name)} has dtype {array.dtype}; numbers are needed ({space})")
     if finite and kind == "f" and not np.isfinite(array).all():
         raise ObservationError(f"{_entry(name)} holds NaN or infinity; give finite numbers")
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        is_choice = (array >= space.start) & (array < space.start + count) & (array == np.floor(array))
+        if not is_choice.all():
+            raise ObservationError(f"{_entry(name)} holds {array[~is_choice].flat[0]}, which is no value of {space}")
 
 
 def _entry(name: str) -> str:
