@@ -1,6 +1,8 @@
 """VizdoomEnv with the real engine: frames, buttons, time limits, and arguments that are refused."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -95,3 +97,16 @@ def test_a_scenario_without_variables_shows_health_and_ammunition():
 def test_bad_arguments_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         VizdoomEnv(**{"config_file": "basic.cfg", **kwargs})
+
+
+def test_opencv_is_needed_but_not_imported_for_the_names_of_scenarios():
+    # Its import changes LD_LIBRARY_PATH, after which the fork server of a program would be replaced.
+    code = "import sys; from rollmill.envs.vizdoom import scenarios; assert scenarios() and 'cv2' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules['cv2'] = None; {code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "VizDoom scenarios need vizdoom and OpenCV, and one is not installed (No module named 'cv2')" in done.stderr

@@ -23,7 +23,7 @@ def nothing_is_left() -> Iterator[None]:
         # Runs started from a process of a run keep its mark, so one of ours marks all that the block starts.
         monkeypatch.setenv("ROLLMILL_RUN_ID", token)
         yield
-        assert not _processes_with(token)
+        assert not (left := _processes_with(token)), f"processes are left: {left}"
     left = _unused_memory() - shared
     deadline = time.monotonic() + 5.0
     # Tests run in parallel: memory that another test has not mapped yet is mapped or gone a moment later.
@@ -33,14 +33,14 @@ def nothing_is_left() -> Iterator[None]:
     assert not left
 
 
-def _processes_with(token: str) -> set[int]:
-    """Living processes whose environment carries the token."""
-    found = set()
+def _processes_with(token: str) -> dict[int, str]:
+    """Living processes whose environment carries the token: their commands by id."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 if token.encode() in (entry / "environ").read_bytes():
-                    found.add(int(entry.name))
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
             except OSError:
                 continue
     return found

@@ -100,7 +100,11 @@ def test_a_population_of_single_agents_resumes_with_its_history(tmp_path: Path) 
                 "pbt.mutate": "learning_rate,discount,clip_range",
             },
         ),
-        pytest.param("gym/CartPole-v1", {"lag": 2, "pbt.every": 100, "model.core": "gru"}, marks=pytest.mark.slow),
+        pytest.param(
+            "gym/CartPole-v1",
+            {"lag": 2, "pbt.every": 100, "model.core": "gru", "learner.minibatches": 3},  # of nine trajectories
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_populations_in_lockstep_are_reproducible_and_resumable(game: str, settings: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from rollmill.envs.config import EnvConfig
@@ -33,7 +34,10 @@ _HEADS = {
 
 def _scenarios_path() -> str:
     try:
-        import cv2  # noqa: F401 - the environment scales pictures with it
+        # The environment scales pictures with it. Its import would change LD_LIBRARY_PATH of a program that only asks
+        # for names, after which the program's fork server is replaced.
+        if find_spec("cv2") is None:
+            raise ModuleNotFoundError("No module named 'cv2'")
         import vizdoom
     except ImportError as error:
         raise missing_engine(error) from error
