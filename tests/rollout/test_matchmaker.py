@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmill.rollout.assignment import SLOTS_OF_A_DRAW, Assignment
-from rollmill.rollout.matchmaker import Matchmaker, PastOpponents
+from rollmill.rollout.assignment import Assignment
+from rollmill.rollout.matchmaker import SLOTS_OF_A_DRAW, Matchmaker, PastOpponents
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec

@@ -139,7 +139,7 @@ def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
             is_random=is_random,
             num_envs=config.num_envs,
             seed=seed,
-            by_group=lag is None,
+            envs_per_group=config.envs_per_group if lag is None else None,
             rule=assignment_rule(config, agents),
         ),
         past_selves=past_selves,

@@ -39,14 +39,18 @@ def register_assignment(name: str, rule: AssignmentRule) -> None:
     ASSIGNMENTS.register(name, rule)
 
 
-SLOTS_OF_A_DRAW = 4
-"""Slots of a group whose matches share a draw, where they do: few rows of many policies make slow forward passes."""
+SLOTS_OF_A_DRAW, EPISODES_OF_A_DRAW = 4, 2
+"""What matches of a group that share a draw fill at least, where they do: slots, and episodes of each environment.
+
+Few rows of many policies make slow forward passes. With one episode of each, the last episodes with one policy would
+overlap the first with the next for most of the time.
+"""
 
 
 class Assignment:
     """Gives each agent one of the policies that may play it.
 
-    Draws depend on nothing but the seed, the environment or its group, and the step, so that workers may differ.
+    Draws for single matches depend on nothing but the seed, the environment and the step, so that workers may differ.
 
     Args:
         allowed: For each agent, the policies that may play it.
@@ -56,10 +60,10 @@ class Assignment:
             together.
         num_envs: Environments of the whole run.
         seed: Keys the draws.
-        by_group: Whether the matches that begin in a group within a few slots share a draw, and take its policies in
-            turns of seats where these may play any of them. Each policy plays as often as with a draw for each match;
-            a group's rows are played by few policies at a time. Not in lockstep, where every policy must play in every
-            iteration.
+        envs_per_group: If given, matches that begin in a group one after the other share a draw, for some slots and
+            episodes, and take its policies in turns of seats where these may play any of them. Each policy plays as
+            often as with a draw for each match; a group's rows are played by few policies at a time. Not in lockstep,
+            where every policy must play in every iteration.
         rule: Decides instead: given an agent's index, its environment and the episode, returns the player; None for
             none.
     """
@@ -71,17 +75,18 @@ class Assignment:
         is_random: bool,
         num_envs: int,
         seed: int,
-        by_group: bool = False,
+        envs_per_group: int | None = None,
         rule: Callable[[int, int, int], int] | None = None,
     ) -> None:
         self._allowed = [np.array(policies, np.int16) for policies in allowed]
         self._is_random = is_random
         self._num_envs = num_envs
         self._rule = rule
-        self._by_group = by_group
+        self._envs_per_group = envs_per_group
         self._any_seat = len(set(map(tuple, allowed))) == 1
         self._noise = RowNoise(seed, "policies", width=len(allowed))
         self._strides = _strides(len(allowed))
+        self._shared: dict[int, _SharedDraw] = {}
 
     def assign(
         self, envs: NDArray[np.int64], episodes: NDArray[np.int64], *, group: int, iteration: int, step: int
@@ -103,11 +108,15 @@ class Assignment:
             )
         if not self._is_random:
             return self._divided(envs)
-        if not self._by_group:
+        if self._envs_per_group is None:
             return self._picked(self._noise.uniform(envs, np.full(len(envs), step)))
-        # A sequence of low discrepancy from a random start, so that a group soon has had all policies and pairs.
-        start = self._noise.uniform(np.array([group]), np.zeros(1, np.int64))
-        drawn = self._picked((start + iteration // SLOTS_OF_A_DRAW * self._strides) % 1.0)[0]
+        shared = self._shared.setdefault(group, _SharedDraw(self._envs_per_group, iteration))
+        # A sequence of low discrepancy, of which the groups have elements in turn: few of them draw the same policies
+        # at a time, and all policies and pairs have soon been drawn.
+        groups = max(1, self._num_envs // self._envs_per_group)
+        element = shared.number(len(envs), iteration) * groups + group % groups
+        start = self._noise.uniform(np.zeros(1, np.int64), np.zeros(1, np.int64))
+        drawn = self._picked((start + element * self._strides) % 1.0)[0]
         if not self._any_seat:
             return np.tile(drawn, (len(envs), 1))
         seats = (np.arange(agents) + (envs + episodes)[:, None]) % agents
@@ -125,6 +134,33 @@ class Assignment:
         else:
             columns = [policies[envs * len(policies) // self._num_envs] for policies in self._allowed]
         return np.stack(columns, axis=1)
+
+
+class _SharedDraw:
+    """Counts the draws of a group, each of which serves some slots and some episodes.
+
+    Args:
+        envs: Environments of the group.
+        iteration: Slots that it has filled.
+    """
+
+    def __init__(self, envs: int, iteration: int) -> None:
+        self._envs = envs
+        self._number = self._begun = 0
+        self._first_iteration = iteration
+
+    def number(self, begun: int, iteration: int) -> int:
+        """Return the number of the draw for matches that begin; the first is 0.
+
+        Args:
+            begun: Matches that begin now.
+            iteration: Slots that the group has filled.
+        """
+        has_slots = iteration >= self._first_iteration + SLOTS_OF_A_DRAW
+        if has_slots and self._begun >= EPISODES_OF_A_DRAW * self._envs:
+            self._number, self._begun, self._first_iteration = self._number + 1, 0, iteration
+        self._begun += begun
+        return self._number
 
 
 def _strides(dimensions: int) -> NDArray[np.float64]:

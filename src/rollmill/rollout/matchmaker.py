@@ -1,6 +1,7 @@
 """Who plays whom: at the start of an episode each agent is given a player, which plays it until the episode ends.
 
-Draws depend on nothing but the seed, the environment, the step and the published tables, so that workers may differ.
+Draws that lockstep uses depend on nothing but the seed, the environment, the step and the published tables, so that
+workers may differ.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.rollout.assignment import SLOTS_OF_A_DRAW, Assignment
+from rollmill.rollout.assignment import Assignment
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.row_noise import RowNoise
 from rollmill.storage.bank import BankTable, SnapshotBank
 from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.slots import POLICY_ID, SlotStore
+
+SLOTS_OF_A_DRAW = 4
+"""Slots of a group whose matches with past selves share a draw."""
 
 
 class PastOpponents:
