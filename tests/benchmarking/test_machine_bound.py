@@ -147,6 +147,7 @@ class TestMeasurement:
         ("gym/CartPole-v1", {"model.core": "gru"}),
         ("atari/breakout", {"env.atari.frame_stack": 1}),
         ("vizdoom/basic", {"model.core_size": 256}),
+        ("vizdoom/battle", {}),
         ("gym/Acrobot-v1", {}),
     ],
 )
