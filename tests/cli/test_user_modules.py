@@ -74,6 +74,9 @@ def test_installed_modules_go_first_in_every_process_of_a_run(tmp_path: Path) ->
         ("plot run", False),
         ("report run", False),
         ("train of_nobody:Env", True),
+        ("train gym/CartPole-v1 --env.wrappers of_nobody.Wrapper --no-such-setting 1", True),
+        ("tournament random random --env of_nobody:Env", True),
+        ("tournament random random --env gym/CartPole-v1", False),
         ("train gym/of_nobody:Env-v0", True),
         ("train gym/CartPole-v1 --import of_nobody", True),
         ("train gym/CartPole-v1 --env.imports of_nobody", True),
@@ -100,7 +103,11 @@ def test_the_folder_is_searched_only_for_code_of_the_user(
     ],
 )
 @pytest.mark.parametrize(
-    "command", ["eval {}", "watch {} --video a.mp4", "train --resume --run-dir {} --no-such-setting 1"]
+    "command",
+    [
+        *("eval {}", "watch {} --video a.mp4", "train --resume --run-dir {} --no-such-setting 1"),
+        *("tournament random {}", "tournament {}/checkpoints/best.pt random"),
+    ],
 )
 def test_the_folder_of_an_own_run_is_searched_only_if_the_run_names_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: str, words: str, is_searched: bool, command: str
@@ -109,7 +116,8 @@ def test_the_folder_of_an_own_run_is_searched_only_if_the_run_names_code(
     from dataclasses import replace
 
     config = rollmill.make_config("gym/CartPole-v1")
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "best.pt").touch()
     write_config(tmp_path / "run", replace(config, env=replace(config.env, name=env)))
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rollmill.settings.option_values import OptionError, coerce
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rollmill.callback import Callback
 
 # Settings of the environment that name code, which may be in the working directory.
-_CODE = ("env", "name", "imports", "kwargs")
+_CODE = ("env", "name", "imports", "kwargs", "wrappers")
 
 
 def import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
@@ -89,11 +90,19 @@ def _names_code(arguments: argparse.Namespace, overrides: Mapping[str, object]) 
     if getattr(arguments, "resume", False) or not hasattr(arguments, "preset"):
         from rollmill.settings.run_config import names_own_code
 
-        run_dir = getattr(arguments, "run_dir", None)
-        return run_dir is not None and names_own_code(run_dir, trust=arguments.trust)
-    if not arguments.preset:
-        return False
+        if any(names_own_code(run_dir, trust=arguments.trust) for run_dir in _run_dirs(arguments)):
+            return True
     from rollmill.envs.config import EnvConfig
     from rollmill.envs.trust import named_code
 
-    return any(named_code(EnvConfig(name=name)) for name in arguments.preset.split(",") if name)
+    named = getattr(arguments, "preset", None) or getattr(arguments, "env", None) or ""
+    return any(named_code(EnvConfig(name=name)) for name in named.split(",") if name)
+
+
+def _run_dirs(arguments: argparse.Namespace) -> Iterator[Path]:
+    """Yield the folders that may be runs, also of players that are checkpoint files."""
+    if (run_dir := getattr(arguments, "run_dir", None)) is not None:
+        yield Path(run_dir)
+    for player in getattr(arguments, "players", ()):
+        path = Path(player)
+        yield path.parent.parent if path.is_file() else path
