@@ -16,8 +16,10 @@ import rollmill
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.players import PLAYERS
 from rollmill.evaluation.snapshot import NoRunError
-from rollmill.evaluation.tournament import TournamentError, games_for_each_seat, tournament
+from rollmill.evaluation.stage import NotRenderableError
+from rollmill.evaluation.tournament import TournamentError, games_for_each_seat, names_of, tournament
 from rollmill.evaluation.tournament_result import Score
+from rollmill.evaluation.watch import watch
 
 
 def make_perfect() -> Any:
@@ -69,6 +71,18 @@ def test_every_pair_meets_in_every_seat_as_often_as_asked() -> None:
     text = result.describe()
     assert "perfect against greedy" in text
     assert "as first 1.00" in text
+
+
+def test_names_tell_runs_policies_and_checkpoints_apart(tmp_path: Path) -> None:
+    files = [tmp_path / "one" / "checkpoints" / "best.pt", tmp_path / "two" / "policies" / "0" / "checkpoints" / "b.pt"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (tmp_path / "other.pt").touch()
+    players = [*files, tmp_path / "one", files[1].parents[1], tmp_path / "one", tmp_path / "other.pt", "perfect"]
+    found = names_of(players)
+    assert found[:4] == ("one/best", "two/0/b", "one", "two/0")
+    assert found[4:] == ("one (2)", f"{tmp_path.name}/other", "perfect")
 
 
 def test_a_tournament_is_the_same_again_with_the_same_seed() -> None:
@@ -172,3 +186,8 @@ def test_results_stay_where_no_match_can_be_filmed(game: Any, tmp_path: Path) ->
         result = tournament(["perfect", "greedy"], env="test/undrawable", matches=2, videos=tmp_path)
     assert result.videos == {}
     assert result.scores[0, 1, 0] == Score(2, 0, 0)
+
+
+def test_a_game_without_a_picture_cannot_be_watched(make_run: MakeRun, tmp_path: Path) -> None:
+    with pytest.raises(NotRenderableError, match="neither renders nor observes images"):
+        watch(make_run("test/nim"), episodes=1, video=tmp_path / "a.mp4")

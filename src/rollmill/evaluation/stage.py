@@ -216,7 +216,8 @@ def open_stage(
 
     def picture(view: ObservationView) -> Any:
         try:
-            rendered = built[-1].render()
+            # Environments with several agents need not have the method.
+            rendered = built[-1].render() if hasattr(built[-1], "render") else None
         except NotImplementedError:  # the default of gymnasium.Env
             rendered = None
         except DependencyNotInstalled as error:

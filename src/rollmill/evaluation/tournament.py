@@ -110,7 +110,7 @@ def tournament(
     if len(boxes) > 1:
         raise TournamentError("the players' networks store continuous actions in different units and cannot meet")
     (box,) = boxes
-    names = _names(players)
+    names = names_of(players)
     with one_thread():
         hall = _Hall(config, spec, box, seed=seed, is_stop_wanted=is_stop_wanted)
         made: list[Player] = []
@@ -351,14 +351,18 @@ def _snapshot(player: Path | str, *, trust: bool) -> Snapshot:
     return snapshot
 
 
-def _names(players: Sequence[Path | str]) -> tuple[str, ...]:
-    """Short names that differ: the last part of a path, with a number where it is taken."""
+def _short_name(path: Path) -> str:
+    if path.is_file():
+        folder = path.parents[1] if path.parent.name == "checkpoints" else path.parent
+        return f"{_short_name(folder)}/{path.stem}"
+    return f"{path.parents[1].name}/{path.name}" if path.parent.name == POLICIES_FOLDER else path.name
+
+
+def names_of(players: Sequence[Path | str]) -> tuple[str, ...]:
+    """Short names that differ: of a run, a policy and a checkpoint, with a number where one is taken."""
     names: list[str] = []
     for player in players:
-        path = Path(player)
-        name = str(player) if _is_scripted(player) else path.resolve().name
-        if path.parent.name == POLICIES_FOLDER:
-            name = f"{path.resolve().parents[1].name}/{name}"
+        name = str(player) if _is_scripted(player) else _short_name(Path(player).resolve())
         same = sum(taken == name or taken.startswith(f"{name} (") for taken in names)
         names.append(f"{name} ({same + 1})" if same else name)
     return tuple(names)
