@@ -85,7 +85,7 @@ def test_a_file_without_methods_has_one(tmp_path: Path) -> None:
 )
 def test_errors_of_files(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CampaignError, match=message):
         find_suite(str(tmp_path / "mine.toml"))
 
 

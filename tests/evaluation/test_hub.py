@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,17 @@ def test_a_hub_that_refuses_says_so(run: rollmill.Run, server: Hub) -> None:
     server.refuses = True
     with pytest.raises(HubError, match=r"(?s)does not take me/agent.*Log in"):
         push(run.dir, "me/agent", episodes=1, video=False)
+
+
+def test_without_a_network_the_hub_is_not_reached(run: rollmill.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+        with pytest.raises(HubError, match="does not take me/agent"):
+            push(run.dir, "me/agent", episodes=1, video=False)
+        with pytest.raises(HubError, match="hf://me/agent cannot be fetched"):
+            rollmill.load("hf://me/agent")
 
 
 def test_an_agent_that_does_not_exist_is_named(server: Hub) -> None:

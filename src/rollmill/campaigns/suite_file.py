@@ -164,7 +164,10 @@ def read_suite(path: Path) -> Suite:
         raise CampaignError(f"{path} has environments = {environments!r}: give a list of names, each once.")
     assert isinstance(environments, list)
     if (seeds := content.get("seeds")) is not None:
-        check_integer(f"{path}: seeds", seeds, 1)
+        try:
+            check_integer(f"{path}: seeds", seeds, 1)
+        except ValueError as error:
+            raise CampaignError(str(error)) from error
     settings_of = {name: flat(table) for name, table in _table(path, content, "settings_of").items()}
     if foreign := [name for name in settings_of if name not in environments]:
         raise CampaignError(f"{path} has settings_of {foreign[0]!r}, which is not one of its environments.")

@@ -204,7 +204,7 @@ def make_env(config: EnvConfig) -> Any:
     """
     maker = resolve_maker(config)
     if maker.env is None:
-        raise UnknownEnvironment(f"{config.name!r} has only a native vector environment: use make_group")
+        raise UnknownEnvironment(f"{config.name!r} has only a native vector environment: use one in Python here")
     env = maker.env()
     if maker.time_limit is None or maker.bare_env is not None:
         return env

@@ -124,7 +124,9 @@ def record(
     except (TypeError, ValueError):  # the first without a version
         has_version = False
     if not has_version:
-        raise DemonstrationError(f"{name!r} is no name of a new dataset: give NAMESPACE/NAME-v0")
+        raise DemonstrationError(
+            f"{name!r} is no name of a new dataset: give NAMESPACE/NAME-v0, the namespace with two letters or more"
+        )
     if name in library.list_local_datasets():
         raise DemonstrationError(
             f"there is a dataset {name!r} already, in {_folder() / name}: choose another name, or remove it "

@@ -169,7 +169,7 @@ def push(
         try:
             api.create_repo(name, private=private, exist_ok=True)
             api.upload_folder(repo_id=name, folder_path=folder, commit_message="Publish an agent of Rollmill")
-        except (OSError, ValueError, RuntimeError) as error:  # its errors are OSErrors or ValueErrors
+        except Exception as error:  # also those of the package below it, which tell of a missing network
             raise HubError(
                 f"the Hub does not take {name}: {error}. Log in with a token that may write (hf auth login, or "
                 "HF_TOKEN)"
@@ -202,5 +202,5 @@ def fetch(address: str) -> Path:
                 endpoint=_endpoint(),
             )
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # see `push`
         raise HubError(f"{address} cannot be fetched from the Hugging Face Hub: {error}") from error
