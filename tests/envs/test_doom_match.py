@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ import pytest
 pytest.importorskip("vizdoom")
 
 import vizdoom
+from tests.envs.doom_kills import Kill, in_a_process, kill_engine
 
 import rollmill
 from rollmill.envs import doom_match
 from rollmill.envs.doom_match import DoomMatch
+from rollmill.envs.doom_processes import children
 from rollmill.envs.doom_scenarios import scenario
 
 TICS = 80
@@ -141,6 +143,63 @@ def test_a_call_that_never_returns_is_given_up(matches: list[DoomMatch], monkeyp
     is_over.set()
 
 
+def test_an_engine_that_does_not_start_ends_the_match_at_once() -> None:
+    in_a_process(build_with_a_program_that_ends)
+
+
+def build_with_a_program_that_ends() -> None:
+    for number in range(2):
+        match = made(2)
+        make_engine = match._engine
+
+        def engine(arguments: Sequence[str], made: Any = make_engine, number: int = number) -> Any:
+            game = made(arguments)
+            if ("-host" in arguments[0]) == (number == 0):
+                game.set_vizdoom_path("/bin/false")
+            return game
+
+        match._engine = engine  # type: ignore[method-assign]
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="an engine of a Doom match of 2 players has ended or hung"):
+            match.reset(seed=1)
+        # Not after the time that engines wait for each other.
+        assert time.monotonic() - began < 10
+        match.close()
+        assert not children()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_engine_killed_while_a_match_is_built_ends_this_match(victim: int) -> None:
+    in_a_process(kill_engines_of_builds, victim)
+
+
+def kill_engines_of_builds(victim: int) -> None:
+    for after in (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8):
+        match = made(2, tics=10_000)
+        with (
+            kill_engine(victim, after) as kill,
+            pytest.raises(RuntimeError, match="an engine of a Doom match of 2 players has ended or hung"),
+        ):
+            play_until_killed(match, kill)
+        assert kill.at is not None
+        assert time.monotonic() - kill.at < 20
+        match.close()
+        kill.assert_nothing_is_left()
+    # The next one is built.
+    match = made(2)
+    match.reset(seed=1)
+    play(match, 1)
+    match.close()
+
+
+def play_until_killed(match: DoomMatch, kill: Kill) -> None:
+    match.reset(seed=1)
+    while kill.at is None:  # The build was faster.
+        play_a_while(match, 1)
+    play_a_while(match, 100)
+
+
 def play_a_while(match: DoomMatch, steps: int = 10) -> None:
     space = match.action_space("player_0")
     for _ in range(steps):
@@ -167,6 +226,33 @@ def test_a_match_trains_and_outlives_a_killed_engine(tmp_path: Path) -> None:
     assert callback.killed is not None
     assert run.agent_steps >= 1200
     assert "has ended or hung" in (tmp_path / "run" / "run.log").read_text()
+
+
+@pytest.mark.slow
+def test_training_outlives_engines_killed_while_matches_are_built(tmp_path: Path) -> None:
+    small = {"num_envs": 2, "envs_per_group": 1, "rollout_length": 16, "learner.batch_size": 64}
+    small |= {"learner.minibatches": 2, "rollout.num_workers": 1}
+    delays, killed, is_over = [0.0, 0.1, 0.2, 0.3, 0.4], set(), threading.Event()
+
+    def kill() -> None:
+        while delays and not is_over.wait(0.01):
+            if new := set(_own_engines()) - killed:
+                is_over.wait(delays.pop())
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(min(new), signal.SIGKILL)
+                killed.update(new)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        run = rollmill.train("vizdoom/duel", run_dir=tmp_path / "run", total_steps=600, quiet=True, **small)
+    finally:
+        is_over.set()
+        thread.join()
+    assert not delays
+    assert run.agent_steps >= 600
+    assert (tmp_path / "run" / "run.log").read_text().count("has ended or hung") >= 5
+    assert not set(_own_engines()) & killed
 
 
 def _own_engines() -> list[int]:

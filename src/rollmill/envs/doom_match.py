@@ -7,7 +7,7 @@ each, and the match is repeatable from its start, at a fraction of the time.
 An engine that was killed lets its own call fail and all others wait for ever. A watch therefore ends all engines of a
 match that has lost one, or whose call takes too long; the group then rebuilds the match (``env.on_failure="restart"``).
 A call never returns if its engine was killed while it held the lock of its messages. All calls that wait for an engine
-are therefore made in threads of a pool, and given up some seconds after the engines were ended.
+are therefore made in threads of their own, and given up some seconds after the engines were ended.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ import contextlib
 import math
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
+from rollmill.envs.doom_calls import EngineCalls, all_returned
 from rollmill.envs.doom_ports import Port
+from rollmill.envs.doom_processes import children, is_alive, quiet
 from rollmill.envs.doom_scenarios import Scenario, missing_engine
 from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
+from rollmill.envs.doom_start import protect_start
 from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
 from rollmill.envs.vizdoom_env import add_scenario, button_heads, match_rules, pressed, turns_of, with_screen
+from rollmill.runtime.sweep import remove_leftovers
 
 try:
     import cv2
@@ -48,6 +51,7 @@ _JOIN_S = 0.15
 _JOIN_WITHIN_S, _STEP_WITHIN_S = 20, 10.0
 _LATE_S = 0.003
 _END_WITHIN_S = 5.0
+_AGAIN_S = 0.05
 # Tics after the start of an episode for which the host may be late.
 _CAREFUL_TICS = 12
 _WATCH_EVERY_S = 0.5
@@ -101,8 +105,10 @@ class DoomMatch:
         self._games: list[DoomGame] = []
         self._pids: set[int] = set()
         self._port: Port | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._calls: list[Future[Any]] = []
+        self._calls = EngineCalls(players)
+        self._is_given_up = False
+        # While the match is being built: what this process had started before.
+        self._others: set[int] | None = None
         self._random = np.random.default_rng()
         self._tics = 0
         self._careful_tics = 0
@@ -138,7 +144,7 @@ class DoomMatch:
         """Whether a call cannot return: an engine is gone, or it takes too long; asked by the watch."""
         if self.deadline == math.inf:
             return False
-        return time.monotonic() > self.deadline or not all(map(_is_alive, self._pids))
+        return time.monotonic() > self.deadline or not all(map(is_alive, self._pids))
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start a match.
@@ -178,7 +184,7 @@ class DoomMatch:
             for tic in range(careful):
                 self._careful_tic(looks=tic == skip - 1)
             if careful < skip:
-                self._result(self._submit(self._advance, skip - careful))
+                self._result(self._calls.submit(self._advance, skip - careful))
         self._tics += skip
         is_over = self._tics >= self._scenario.tics
         rewards: dict[str, float] = {}
@@ -215,12 +221,10 @@ class DoomMatch:
         if not self._wait_for_calls():
             _unfinished.extend(games)
             games = []
+        self._calls.end()
         for game in games:
             with contextlib.suppress(Exception):
                 game.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
         if self._port is not None:
             self._port.close()
             self._port = None
@@ -245,30 +249,33 @@ class DoomMatch:
         """Start the engines, one after another."""
         players = len(self.possible_agents)
         self._port = Port()
-        self._pool = ThreadPoolExecutor(players, thread_name_prefix="doom")
         limit = f"+viz_connect_timeout {_JOIN_WITHIN_S - 5}"
         rules = f"{match_rules(self._scenario)} {limit}"
         games = [self._engine([f"-host {players} -port {self._port.number}", rules, "+name player_0"])]
         for number in range(1, players):
             games.append(self._engine([f"-join 127.0.0.1 -port {self._port.number} {limit} +name player_{number}"]))
-        before = _children()
+        self._others = children()
         started: list[Future[Any]] = []
         # The engines tell about their network on the standard output, and need a folder once.
-        with _quiet(), tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
+        with quiet(), tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
             _watch(self)
             self._games = games
             for game in games:
                 game.set_seed(seed)
-                started.append(self._submit(game.init))
-                time.sleep(_JOIN_S)
-                self._pids = _children() - before
-            for each in started:
-                each.result(timeout=_JOIN_WITHIN_S + _END_WITHIN_S)
-            self._pids = _children() - before
+                protect_start(game)
+                started.append(self._calls.submit(game.init))
+                all_returned(started, _JOIN_S)
+                self._find_engines()
+            while not all_returned(started, _WATCH_EVERY_S):
+                self._find_engines()
+                if not self._pids:
+                    raise TimeoutError("all engines were ended while they started")
+            self._find_engines()
+        self._others = None
 
     def _all(self, calls: Sequence[Any]) -> None:
         """Call all engines at the same time."""
-        for future in [self._submit(call) for call in calls]:
+        for future in [self._calls.submit(call) for call in calls]:
             self._result(future)
 
     def _result(self, call: Future[Any]) -> Any:
@@ -282,15 +289,22 @@ class DoomMatch:
                 return call.result(timeout=_WATCH_EVERY_S)
         return call.result(timeout=_END_WITHIN_S)
 
-    def _submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        assert self._pool is not None
-        self._calls = [other for other in self._calls if not other.done()]
-        self._calls.append(future := self._pool.submit(call, *arguments))
-        return future
-
     def _wait_for_calls(self) -> bool:
         """Wait until no thread is in a call of an engine, which must not be closed meanwhile; False if that is long."""
-        return not wait(self._calls, timeout=_END_WITHIN_S).not_done
+        give_up = time.monotonic() + (0 if self._is_given_up else _END_WITHIN_S)
+        while not self._calls.have_returned(_AGAIN_S):
+            if time.monotonic() > give_up:
+                self._is_given_up = True
+                return False
+            # An engine's process may begin after the call that starts it.
+            self._find_engines()
+            self.end_engines()
+        return True
+
+    def _find_engines(self) -> None:
+        """Take note of new engines while the match is being built."""
+        if self._others is not None:
+            self._pids |= children() - self._others
 
     def _careful_tic(self, *, looks: bool) -> None:
         """Advance by one tic soon after the start, when the host may be late and wait for the others.
@@ -299,7 +313,7 @@ class DoomMatch:
             looks: Whether to get the new state.
         """
         host, *guests = self._games
-        first = self._submit(host.advance_action, 1, looks)
+        first = self._calls.submit(host.advance_action, 1, looks)
         with contextlib.suppress(NotYet):
             first.result(timeout=_LATE_S)
         self._all([lambda game=game: game.advance_action(1, looks) for game in guests])
@@ -347,11 +361,13 @@ class DoomMatch:
             RuntimeError: A call of an engine has failed, most likely because one of the match has ended.
         """
         self.deadline = time.monotonic() + seconds
+        began = time.time()
         try:
             yield
         except Exception as error:
             self.end_engines()
             self._wait_for_calls()
+            remove_leftovers(began)
             raise RuntimeError(
                 f"an engine of a Doom match of {len(self.possible_agents)} players has ended or hung "
                 f"({type(error).__name__}: {str(error)[:200]}); all of its engines were ended"
@@ -384,38 +400,3 @@ def _end_slow_matches() -> None:
         for match in matches:
             if match.is_stuck:
                 match.end_engines()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def _children() -> set[int]:
-    """Return the processes that threads of this process have started."""
-    found: set[int] = set()
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", encoding="ascii") as file:
-            found |= {int(pid) for pid in file.read().split()}
-    return found
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Let processes that are started in the block write their output nowhere."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    saved = [os.dup(number) for number in (1, 2)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        for number in (1, 2):
-            os.dup2(nowhere, number)
-        yield
-    finally:
-        for number, copy in zip((1, 2), saved, strict=True):
-            os.dup2(copy, number)
-            os.close(copy)
-        os.close(nowhere)

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from rollmill.envs.doom_ports import Port
 from rollmill.envs.doom_scenarios import Scenario, missing_engine
 from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
+from rollmill.envs.doom_start import start_engine
 from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
 
@@ -179,7 +180,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         else:
             # The engine creates a folder in its working directory that it does not need later.
             with tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
-                game.init()
+                start_engine(game)
             self._started = True
             if self._hears:
                 # The noise of the first one would differ from that of later ones.
