@@ -141,6 +141,59 @@ def test_the_probe_shows_the_environments_error(broken, where):
     assert isinstance(caught.value.__cause__, OSError)
 
 
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_the_probe_builds_an_environment_that_raises_again_within_the_budget(where: str) -> None:
+    built: list[gymnasium.Env] = []
+
+    class Flaky(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+        is_closed = False
+
+        def __init__(self) -> None:
+            built.append(self)
+
+        def fail(self, at: str) -> None:
+            if at == where and len(built) < 3:
+                raise OSError("killed")
+
+        def reset(self, *, seed=None, options=None):
+            self.fail("reset")
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.fail("step")
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+        def close(self):
+            self.is_closed = True
+
+    register_env("flaky", Flaky)
+    assert probe(EnvConfig(name="flaky", on_failure="restart", restart_budget=2)).name == "flaky"
+    assert [env.is_closed for env in built] == [True] * 3
+    for config, number, advice in (
+        (EnvConfig(name="flaky", on_failure="restart", restart_budget=1), 2, r"budget is spent \(1 of 1 rebuilds\)"),
+        (EnvConfig(name="flaky", restart_budget=1), 1, "env.on_failure=restart rebuilds"),
+    ):
+        built.clear()
+        with pytest.raises(EnvironmentFailure, match=f"raised OSError in its {where}.*{advice}"):
+            probe(config)
+        assert [env.is_closed for env in built] == [True] * number
+
+
+def test_the_probe_calls_a_constructor_that_raises_once() -> None:
+    calls: list[None] = []
+
+    def make() -> None:
+        calls.append(None)
+        raise OSError("cannot start")
+
+    register_env("unmade", make)
+    with pytest.raises(EnvironmentFailure, match="raised OSError in its constructor"):
+        probe(EnvConfig(name="unmade", on_failure="restart"))
+    assert len(calls) == 1
+
+
 class Paying(gymnasium.Env):
     """Returns given rewards."""
 

@@ -17,6 +17,7 @@ from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.checks import shown
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
+    EnvironmentFailure,
     InvalidActionMask,
     InvalidReward,
     RollmillEnvError,
@@ -312,7 +313,8 @@ def make_group(
 def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int | None = None) -> EnvSpec:
     """Build one environment, read its spaces, reset it (for ``info["action_mask"]``), try a step and close it.
 
-    Of several tasks, each is built; their spec has the spaces that they share.
+    Of several tasks, each is built; their spec has the spaces that they share. With ``on_failure="restart"`` an
+    environment whose reset or first step raises is built again, up to ``restart_budget`` times.
 
     Args:
         config: The environment.
@@ -322,7 +324,8 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
     Raises:
         UnknownEnvironment: No such name; suggests similar ones.
         MissingExtra: The package that makes it is not installed.
-        EnvironmentFailure: Its constructor, reset or first step raised; its exception is the cause.
+        EnvironmentFailure: Its constructor, reset or first step raised, and no rebuild is left; its exception is the
+            cause.
         UnsupportedSpace: Slots do not support its spaces, or its results do not fit them.
     """
     if config.tasks:
@@ -333,59 +336,77 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
     maker = resolve_maker(config)
     native = _takes_vector(maker, config)
     seeds = range(rows_of_group(config, 1, group_size))
-    where = "constructor"
-    try:
-        if native:
-            assert maker.vector is not None
-            env = maker.vector(len(seeds), 1, seeds)
-        else:
-            assert maker.env is not None
-            env = maker.env()
-    except RollmillEnvError:
-        raise
-    except failures() as error:
-        raise failure(config.name, 0, where, 0, error, None) from error
-    try:
-        if is_multi_agent(env):
-            return _probe_agents(config, maker, env)
-        if maker.has_players:
-            return _probe_players(config, maker, env)
-        observation_space, action_space = (
-            _space(config.name, env, f"single_{kind}" if native else kind)
-            for kind in ("observation_space", "action_space")
-        )
-        codec = ObservationCodec(observation_space)
-        action = action_spec(action_space)
+    budget = RestartBudget(config.restart_budget) if config.on_failure == "restart" else None
+    while True:
         try:
-            first = env.reset(seed=maker.reset_seed(env, seeds)) if native else env.reset(seed=0)
+            if native:
+                assert maker.vector is not None
+                env = maker.vector(len(seeds), 1, seeds)
+            else:
+                assert maker.env is not None
+                env = maker.env()
+        except RollmillEnvError:
+            raise
         except failures() as error:
-            raise failure(config.name, 0, "reset", 0, error, None) from error
-        info = _two(config.name, first)[1]
-        repeats_itself = None
-        if not native:
-            codec.check(first[0])
-            if not codec.has_mask and ACTION_MASK not in info:
-                try_step(config.name, env, codec, action)
-                repeats_itself = repeats(env) if tries_to_repeat else None
-        has_mask = (codec.has_mask or ACTION_MASK in info) and action.num_discrete > 0
-        return EnvSpec(
-            name=config.name,
-            observation=_with_stacks(codec.specs, maker.stack if native else stack_of(env)),
-            action=action,
-            has_action_mask=has_mask,
-            frameskip=maker.frameskip,
-            max_episode_steps=maker.max_episode_steps,
-            native_vector=native,
-            keeps_group_size=native and maker.keeps_group_size,
-            repeats=repeats_itself,
-            spaces=encode_spaces(observation_space, action_space, has_action_mask=has_mask),
-        )
-    finally:
-        with contextlib.suppress(*failures()):  # training reports it
-            env.close()
+            # Not built again: wrong arguments are more likely than an accident.
+            raise failure(config.name, 0, "constructor", 0, error, None) from error
+        try:
+            if is_multi_agent(env):
+                return _probe_agents(config, maker, env, budget)
+            if maker.has_players:
+                return _probe_players(config, maker, env, budget)
+            return _probe_one(config, maker, env, budget, seeds if native else None, tries_to_repeat=tries_to_repeat)
+        except EnvironmentFailure:
+            if budget is None or not budget.spend():
+                raise
+        finally:
+            with contextlib.suppress(*failures()):  # training reports it
+                env.close()
 
 
-def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
+def _probe_one(
+    config: EnvConfig,
+    maker: Maker,
+    env: Any,
+    budget: RestartBudget | None,
+    seeds: range | None,
+    *,
+    tries_to_repeat: bool,
+) -> EnvSpec:
+    """Find the spec of an environment with Gymnasium's interface, or of a vector of them if there are seeds."""
+    native = seeds is not None
+    observation_space, action_space = (
+        _space(config.name, env, f"single_{kind}" if native else kind) for kind in ("observation_space", "action_space")
+    )
+    codec = ObservationCodec(observation_space)
+    action = action_spec(action_space)
+    try:
+        first = env.reset(seed=0 if seeds is None else maker.reset_seed(env, seeds))
+    except failures() as error:
+        raise failure(config.name, 0, "reset", 0, error, budget) from error
+    info = _two(config.name, first)[1]
+    repeats_itself = None
+    if not native:
+        codec.check(first[0])
+        if not codec.has_mask and ACTION_MASK not in info:
+            try_step(config.name, env, codec, action, budget)
+            repeats_itself = repeats(env) if tries_to_repeat else None
+    has_mask = (codec.has_mask or ACTION_MASK in info) and action.num_discrete > 0
+    return EnvSpec(
+        name=config.name,
+        observation=_with_stacks(codec.specs, maker.stack if native else stack_of(env)),
+        action=action,
+        has_action_mask=has_mask,
+        frameskip=maker.frameskip,
+        max_episode_steps=maker.max_episode_steps,
+        native_vector=native,
+        keeps_group_size=native and maker.keeps_group_size,
+        repeats=repeats_itself,
+        spaces=encode_spaces(observation_space, action_space, has_action_mask=has_mask),
+    )
+
+
+def _probe_agents(config: EnvConfig, maker: Maker, env: Any, budget: RestartBudget | None) -> EnvSpec:
     """Find the spec of an environment with PettingZoo's interface; see :func:`probe`."""
     try:
         agents = names_of(env)
@@ -396,7 +417,7 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
     except RollmillEnvError:
         raise
     except failures() as error:
-        raise failure(config.name, 0, "reset", 0, error, None) from error
+        raise failure(config.name, 0, "reset", 0, error, budget) from error
     if not turn.acting:
         raise UnsupportedSpace(
             f"{config.name}: no agent acts after a reset: env.agents must hold those that do, and possible_agents all "
@@ -415,7 +436,7 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
             "ones where everything is allowed"
         )
     if not any(masks.values()):
-        try_turn(config.name, game, spaces, agents, action)
+        try_turn(config.name, game, spaces, agents, action, budget)
     return EnvSpec(
         name=config.name,
         observation=codec.specs,
@@ -429,13 +450,13 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
     )
 
 
-def _probe_players(config: EnvConfig, maker: Maker, pool: Any) -> EnvSpec:
+def _probe_players(config: EnvConfig, maker: Maker, pool: Any, budget: RestartBudget | None) -> EnvSpec:
     """Find the spec of a pool of games; see :func:`probe`."""
     codec, action = ObservationCodec(pool.observation_space), action_spec(pool.action_space)
     try:
         info = pool.reset()[1]
     except failures() as error:
-        raise failure(config.name, 0, "reset", 0, error, None) from error
+        raise failure(config.name, 0, "reset", 0, error, budget) from error
     has_mask = LEGAL_ACTIONS in info and action.num_discrete > 0
     return EnvSpec(
         name=config.name,

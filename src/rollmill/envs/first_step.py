@@ -12,20 +12,20 @@ from rollmill.envs.actions import ActionCodec
 from rollmill.envs.agent_apis import Agents
 from rollmill.envs.checks import as_number, invalid_reward, shown
 from rollmill.envs.errors import InvalidActionMask, RollmillEnvError, UnsupportedSpace, failures
-from rollmill.envs.failures import failure
+from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.shared_spaces import SharedSpaces, mask_in
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec
 from rollmill.specs import ActionSpec, BoxHead
 
 
-def try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) -> None:
+def try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec, budget: RestartBudget | None) -> None:
     """Step once with a random action, as in training, to detect unfit results early."""
     action = _random_actions(spec, 1)[0]
     try:
         result = env.step(action)
     except failures() as error:
-        raise failure(name, 0, "step", 1, error, None) from error
+        raise failure(name, 0, "step", 1, error, budget) from error
     if not (isinstance(result, tuple) and len(result) == 5):
         raise UnsupportedSpace(
             f"{name}: step returned {type(result).__name__} of {len(result) if isinstance(result, tuple) else 1} "
@@ -47,7 +47,14 @@ def try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) -> 
         raise _late_mask(name)
 
 
-def try_turn(name: str, game: Agents, spaces: SharedSpaces, agents: Sequence[str], spec: ActionSpec) -> None:
+def try_turn(
+    name: str,
+    game: Agents,
+    spaces: SharedSpaces,
+    agents: Sequence[str],
+    spec: ActionSpec,
+    budget: RestartBudget | None,
+) -> None:
     """Step once with a random action of each agent, to detect unfit results early."""
     codec = ObservationCodec(spaces.observation)
     try:
@@ -55,7 +62,7 @@ def try_turn(name: str, game: Agents, spaces: SharedSpaces, agents: Sequence[str
     except RollmillEnvError:
         raise
     except failures() as error:
-        raise failure(name, 0, "step", 1, error, None) from error
+        raise failure(name, 0, "step", 1, error, budget) from error
     for agent, (observation, info) in turn.shown.items():
         codec.check(spaces.pad(observation, agent))
         if mask_in(observation, info) is not None:
