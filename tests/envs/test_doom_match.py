@@ -26,6 +26,7 @@ from rollmill.envs import doom_match
 from rollmill.envs.doom_match import DoomMatch
 from rollmill.envs.doom_processes import children
 from rollmill.envs.doom_scenarios import scenario
+from rollmill.envs.doom_start import protect_start
 
 TICS = 80
 
@@ -141,6 +142,31 @@ def test_a_call_that_never_returns_is_given_up(matches: list[DoomMatch], monkeyp
     monkeypatch.setattr(match, "_advance", advance)
     with pytest.raises(RuntimeError, match=r"has ended or hung \(TimeoutError"):
         play_a_while(match, 100)
+    is_over.set()
+
+
+def test_a_start_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doom_match, "_END_WITHIN_S", 0.5)
+    match, is_over = made(2, tics=10_000), threading.Event()
+    make_engine = match._engine
+
+    class Hanging:
+        def set_seed(self, seed: int) -> None:
+            pass
+
+        def init(self) -> None:
+            os.kill(min(match._pids), signal.SIGKILL)
+            is_over.wait()
+
+    monkeypatch.setattr(doom_match, "protect_start", lambda game: isinstance(game, Hanging) or protect_start(game))
+    monkeypatch.setattr(match, "_engine", lambda said: make_engine(said) if "-host" in said[0] else Hanging())
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="has ended or hung"):
+        match.reset(seed=1)
+    match.close()
+    assert time.monotonic() - began < 10
+    assert any(isinstance(game, Hanging) for game in doom_match._unfinished)
+    doom_match._unfinished.clear()
     is_over.set()
 
 

@@ -260,17 +260,23 @@ class DoomMatch:
         with quiet(), tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
             _watch(self)
             self._games = games
-            for game in games:
-                game.set_seed(seed)
-                protect_start(game)
-                started.append(self._calls.submit(game.init))
-                all_returned(started, _JOIN_S)
+            try:
+                for game in games:
+                    game.set_seed(seed)
+                    protect_start(game)
+                    started.append(self._calls.submit(game.init))
+                    all_returned(started, _JOIN_S)
+                    self._find_engines()
+                while not all_returned(started, _WATCH_EVERY_S):
+                    self._find_engines()
+                    if not self._pids:
+                        raise TimeoutError("all engines were ended while they started")
                 self._find_engines()
-            while not all_returned(started, _WATCH_EVERY_S):
-                self._find_engines()
-                if not self._pids:
-                    raise TimeoutError("all engines were ended while they started")
-            self._find_engines()
+            except BaseException:
+                # Here, because they would create their folder again.
+                self.end_engines()
+                self._wait_for_calls()
+                raise
         self._others = None
 
     def _all(self, calls: Sequence[Any]) -> None:
