@@ -41,7 +41,7 @@ def test_a_vector_factory_gets_num_envs():
     group.close()
     with pytest.raises(UnknownEnvironment, match="only a native vector"):
         make_group(EnvConfig(name="poles", vector=False), 5, [0] * 5)
-    with pytest.raises(UnknownEnvironment, match="use make_group"):
+    with pytest.raises(UnknownEnvironment, match="use one in Python"):
         make_env(EnvConfig(name="poles"))
 
 
