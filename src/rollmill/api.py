@@ -119,6 +119,7 @@ def make_config(
         lockstep_overrides,
         pbt_overrides,
         protocol_overrides,
+        with_policies_algorithms,
     )
     from rollmill.settings.presets.off_policy import off_policy_overrides
     from rollmill.settings.presets.tasks import fitted, name_for_settings
@@ -138,6 +139,7 @@ def make_config(
     if protocol is not None:
         config = apply(config, protocol_overrides(protocol, settings_of))
     given = full_keys(config, overrides or {})
+    given = with_policies_algorithms(given, settings_of, in_replay=config.in_replay)
     for key in _NAMES.keys() & given.keys():
         given[key] = coerce(given[key], _NAMES[key], key, text=isinstance(given[key], str))
     own = config.algorithm_name

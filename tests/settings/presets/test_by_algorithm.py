@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rollmill.algorithms import registry
@@ -137,3 +139,23 @@ def test_a_batch_of_lockstep_is_a_rollout_of_every_environment(
     assert found["learner.minibatches"] == minibatches
     assert max(1, num_envs) % minibatches == 0
     assert (found["checkpoint.every_s"], found["checkpoint.every_steps"]) == (None, 1_000_000)
+
+
+def test_a_policy_may_have_the_settings_of_another_algorithm():
+    given = {
+        "population.policies": ("x", "y"),
+        "policy.x.algo": "impala",
+        "policy.x.learner.learning_rate": 1e-3,
+        "policy.y.learner.discount": 0.9,
+    }
+    run = make_config("gym/CartPole-v1", given)
+    x, y = run.policies
+    assert (x.on_policy.advantage, x.on_policy.clip_kind, x.optimiser.method.kind) == ("vtrace", "none", "rmsprop")
+    assert x.optimiser.learning_rate == 1e-3
+    assert (x.on_policy.batch_size, x.on_policy.minibatches) == (run.on_policy.batch_size, run.on_policy.minibatches)
+    assert y.on_policy == replace(run.on_policy, discount=0.9)
+    for algo, name in ((None, "dqn"), ("dqn", "impala")):
+        with pytest.raises(UnknownChoiceError, match=rf"policy.x.algo='{name}': choose ppo, impala"):
+            make_config("gym/CartPole-v1", {**given, "policy.x.algo": name}, algo=algo)
+    with pytest.raises(UnknownChoiceError, match=r"algo='impal': choose one of .* did you mean impala"):
+        make_config("gym/CartPole-v1", {**given, "policy.x.algo": "impal"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Mapping
+from typing import cast
 
 from rollmill.algorithms.off_policy_config import OFF_POLICY_ALGORITHMS
 from rollmill.settings.presets.families import Overrides
@@ -118,6 +119,38 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
         f"algo={name!r}: choose one of {', '.join(known)}{hint}; one of your own "
         "has to be registered by a module that --import names, or before this call"
     )
+
+
+# Of a policy among several: it fills batches as the run's settings have them.
+_OF_THE_RUN = ("learner.batch_size", "learner.minibatches")
+
+
+def with_policies_algorithms(given: Mapping[str, object], preset: str, *, in_replay: bool) -> dict[str, object]:
+    """Put the settings of algorithms in the place of ``policy.NAME.algo``; other settings of the policies win.
+
+    Args:
+        given: Full keys and values.
+        preset: The preset to train.
+        in_replay: Whether the run learns from a replay.
+
+    Raises:
+        UnknownChoiceError: No algorithm has this name, or it cannot be that of one policy.
+    """
+    asked = {key: value for key, value in given.items() if key.startswith("policy.") and key.endswith(".algo")}
+    found: dict[str, object] = {}
+    for key, name in asked.items():
+        overrides = algorithm_overrides(cast("str", name), preset)
+        if in_replay or "off_policy.algorithm" in overrides:
+            raise UnknownChoiceError(
+                f"{key}={name!r}: choose {', '.join(ALGORITHMS)} or an on-policy algorithm of your own, in a run "
+                "without a replay; in a replay, give the policy settings off_policy.* of its own"
+            )
+        found |= {
+            f"{key.removesuffix('algo')}{setting}": value
+            for setting, value in overrides.items()
+            if setting.startswith("learner.") and setting not in _OF_THE_RUN
+        }
+    return {**found, **{key: value for key, value in given.items() if key not in asked}}
 
 
 # Machado et al. (2018, arXiv:1709.06009), as Cleanba has it: sticky actions instead of no-ops at the start, all 18
