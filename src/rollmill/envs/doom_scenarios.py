@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import struct
 from dataclasses import dataclass, replace
 
 from rollmill.envs.doom_arena import arena_path
+from rollmill.envs.doom_wad import check_map
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.extras import install_command
 
@@ -21,10 +21,6 @@ _WEAPONS = tuple(f"SELECT_WEAPON{number}" for number in range(1, 8))
 _TURN = "TURN_LEFT_RIGHT_DELTA"
 _TICS_PER_MINUTE = 35 * 60
 _MOST_PLAYERS = 8
-# The start of a WAD: its kind, the number of its lumps, and where their table is; and a row of that table: where a lump
-# is, its size, and its name. The lump after a map's name is the first one of the map.
-_HEADER, _LUMP = struct.Struct("<4sii"), struct.Struct("<ii8s")
-_AFTER_A_MAP = (b"THINGS", b"TEXTMAP")
 _PAPER_MAPS = {
     "duel_bots": "ssl2.wad",
     "duel": "ssl2.wad",
@@ -160,35 +156,8 @@ def scenario(
         raise UnknownEnvironment(
             f"env.vizdoom.wad={wad!r}: there is no such file; give the path of a WAD, PATH:MAP, 'arena' or 'paper'"
         )
-    _check_map(wad, path, map_name)
+    check_map(wad, path, map_name)
     return replace(found, wad=os.path.abspath(path), map=map_name)
-
-
-def _check_map(given: str, path: str, map_name: str) -> None:
-    """Refuse a file that the engine would crash on, and a map in whose place it would play one of another file.
-
-    Raises:
-        UnknownEnvironment: It is no WAD, or has no such map.
-    """
-    with open(path, "rb") as file:
-        kind, lumps, place = _HEADER.unpack(file.read(_HEADER.size).ljust(_HEADER.size))
-        if kind[:2] == b"PK":
-            return  # A ZIP archive (PK3), in which maps are files of their own.
-        size = os.fstat(file.fileno()).st_size
-        if kind not in (b"PWAD", b"IWAD") or not (lumps >= 0 and 0 <= place <= size - lumps * _LUMP.size):
-            raise UnknownEnvironment(f"env.vizdoom.wad={given!r}: {path} is no WAD; give a map of Doom's")
-        file.seek(place)
-        names = [name for _, _, name in _LUMP.iter_unpack(file.read(lumps * _LUMP.size))]
-    maps = [
-        name.rstrip(b"\0").decode("ascii", "replace").upper()
-        for name, after in zip(names, [*names[1:], b""], strict=True)
-        if after.rstrip(b"\0").upper() in _AFTER_A_MAP
-    ]
-    if map_name.upper() not in maps:
-        raise UnknownEnvironment(
-            f"env.vizdoom.wad={given!r}: {path} has no map {map_name.upper()}; it has {', '.join(maps) or 'none'} "
-            "(PATH:MAP names another one)"
-        )
 
 
 def _assets(name: str) -> str:
