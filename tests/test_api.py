@@ -70,4 +70,4 @@ def test_choices_are_found_as_they_are_given(
 def test_videos_of_evaluations_need_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollmill.api.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="eval_video=2 needs ffmpeg, which is missing: pip install imageio-ffmpeg"):
-        rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", eval_video=2, quiet=True)
+        rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", eval_video=2, eval_every=9, quiet=True)

@@ -21,6 +21,7 @@ from rollmill.runtime.ranks import Ranks, folder_of_rank
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import require_trust, signed, unsigned, verdict_on
 from rollmill.settings.config import Config
+from rollmill.settings.idle import check_idle
 from rollmill.settings.option_values import coerce
 from rollmill.settings.options import apply, flatten, from_json, full_keys, to_json
 from rollmill.settings.run_config import (
@@ -80,14 +81,6 @@ _NAMES: dict[str, object] = {
     "regime": Literal["async", "lockstep", "replay"],
     "off_policy.algorithm": Literal["dqn", "ddpg", "td3", "sac"] | str,
     "population.pbt": bool,
-}
-
-# Settings of a prioritised replay whose names mean something else elsewhere, with a hint.
-_OF_PRIORITIES = {
-    "replay.alpha": "SAC's is off_policy.temperature",
-    "replay.beta": "",
-    "replay.epsilon": "that of exploration is off_policy.epsilon_start and off_policy.epsilon_end, Adam's is "
-    "learner.adam_eps",
 }
 
 
@@ -188,13 +181,7 @@ def make_config(
             f"learner.learning_rate={rate:g} with learner.schedule={schedule.name!r}, whose points are learning rates: "
             "omit learning_rate, or give that of the first point."
         )
-    idle = sorted(_OF_PRIORITIES.keys() & given.keys())
-    if config.in_replay and config.replay.priorities == "uniform" and idle:
-        others = "".join(f"; {_OF_PRIORITIES[key]}" for key in idle if _OF_PRIORITIES[key])
-        raise ConfigError(
-            f"{', '.join(idle)}: without effect with replay.priorities='uniform'; use "
-            f"replay.priorities='proportional', or omit it{others}."
-        )
+    check_idle(given, config)
     return config
 
 

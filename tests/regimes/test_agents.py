@@ -153,7 +153,7 @@ def test_evaluations_meet_fixed_opponents(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_unknown_opponents_are_refused_before_training(game: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        rollmill.train(game, run_dir=tmp_path / "run", quiet=True, total_steps=900, eval_against="frist")
+        rollmill.train(game, run_dir=tmp_path / "run", quiet=True, eval_every=900, eval_against="frist")
 
 
 @pytest.mark.usefixtures("leaves_nothing")

@@ -35,7 +35,7 @@ def config_of(algo: str | None = None, **settings: Any) -> Config:
         (ALONE, {"population.snapshots": 2}, r"population\.snapshots=2, but alone has one agent"),
         (ALONE, {"population.guests": "random"}, r"population\.guests=random, but alone has one agent"),
         (ALONE, {"population.policies": 3}, "3 policies .* but 2 environments"),
-        (TOGETHER, {"population.matchmaking": "nearest"}, "nearest"),
+        (TOGETHER, {"population.snapshots": 2, "population.matchmaking": "nearest"}, "nearest"),
         (TOGETHER, {"population.assignment": "by_colour"}, "by_colour"),
         (TOGETHER, {"policy.0.agents": "green"}, "'green' fits none of the agents red, blue"),
     ],

@@ -1,0 +1,103 @@
+"""Settings that a user gives and that have no effect beside the others are refused: nobody should wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from rollmill.settings.value_checks import ConfigError
+
+if TYPE_CHECKING:
+    from rollmill.settings.config import Config
+
+
+class _Idle(NamedTuple):
+    """When settings have no effect.
+
+    Attributes:
+        keys: The settings; one that ends with a dot stands for all that begin so.
+        is_idle: Whether they have none.
+        where: Why, as the end of "without effect ...".
+        advice: What to do.
+        switch: The setting that decides. Who gives it as well has turned the others off himself, for a comparison, say.
+    """
+
+    keys: tuple[str, ...]
+    is_idle: Callable[[Config], bool]
+    where: str
+    advice: str
+    switch: str = ""
+
+
+_RULES = (
+    _Idle(
+        ("eval_against", "eval_video"),
+        lambda config: config.eval_every is None,
+        "where nothing is evaluated",
+        "give the agent steps between two (eval_every, --eval-every)",
+        "eval_every",
+    ),
+    _Idle(
+        ("pbt.",),
+        lambda config: not config.population.pbt,
+        "where the policies are no population",
+        "use population.pbt=True (--pbt)",
+        "population.pbt",
+    ),
+    _Idle(
+        ("task_share",),
+        lambda config: not config.env.tasks,
+        "with a single task",
+        "name several (--tasks A,B)",
+    ),
+    _Idle(
+        (
+            *("population.snapshot_every", "population.snapshot_win_rate", "population.keep"),
+            "population.matchmaking",
+        ),
+        lambda config: not config.population.snapshots,
+        "where there are no past selves",
+        "give places for them (population.snapshots)",
+        "population.snapshots",
+    ),
+    _Idle(
+        ("population.guest_share",),
+        lambda config: not config.population.guests,
+        "where there are no guests",
+        "name some (population.guests)",
+        "population.guests",
+    ),
+    _Idle(
+        ("replay.alpha", "replay.beta", "replay.epsilon"),
+        lambda config: config.in_replay and config.replay.priorities == "uniform",
+        "with replay.priorities='uniform'",
+        "use replay.priorities='proportional'",
+    ),
+)
+# What a setting may have been taken for.
+_MISTAKEN = {
+    "replay.alpha": "SAC's is off_policy.temperature",
+    "replay.epsilon": "that of exploration is off_policy.epsilon_start and off_policy.epsilon_end, Adam's is "
+    "learner.adam_eps",
+}
+
+
+def check_idle(given: Collection[str], config: Config) -> None:
+    """Refuse settings without effect.
+
+    Args:
+        given: Full keys that the user gave; presets may bring others.
+        config: The configuration with all of them.
+
+    Raises:
+        ConfigError: Which, and what to do.
+    """
+    for rule in _RULES:
+        idle = sorted(key for key in given if any(_stands_for(name, key) for name in rule.keys))
+        if idle and rule.switch not in given and rule.is_idle(config):
+            hints = "".join(f"; {_MISTAKEN[key]}" for key in idle if key in _MISTAKEN)
+            raise ConfigError(f"{', '.join(idle)}: without effect {rule.where}; {rule.advice}, or omit it{hints}.")
+
+
+def _stands_for(name: str, key: str) -> bool:
+    return key.startswith(name) if name.endswith(".") else key == name

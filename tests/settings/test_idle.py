@@ -1,0 +1,71 @@
+"""Settings without effect are refused where the user gave them, and only there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollmill.api import make_config
+from rollmill.settings.value_checks import ConfigError
+
+GAME = "envpool/ConnectFour-v1"
+
+
+@pytest.mark.parametrize(
+    ("preset", "idle", "message", "needed"),
+    [
+        (
+            GAME,
+            {"eval_against": "random"},
+            "eval_against: .* nothing is evaluated; .*eval_every",
+            {"eval_every": 9},
+        ),
+        ("gym/CartPole-v1", {"eval_video": 1}, "eval_video: without effect", {"eval_every": 9}),
+        (
+            "gym/CartPole-v1",
+            {"pbt.every": 100, "pbt.limits.learning_rate": "1e-5,1e-2"},
+            r"pbt.every, pbt.limits.learning_rate: .* use population.pbt=True \(--pbt\)",
+            {"population.pbt": True, "population.policies": 2},
+        ),
+        (
+            "gym/CartPole-v1",
+            {"task_share": "compute"},
+            "task_share: without effect with a single task; name several",
+            {"env.tasks": "gym/CartPole-v1,gym/Acrobot-v1"},
+        ),
+        (
+            "gym/CartPole-v1",
+            {"population.matchmaking": "pfsp", "population.snapshot_every": 100},
+            "population.matchmaking, population.snapshot_every: .* no past selves; .*population.snapshots",
+            {"population.snapshots": 2},
+        ),
+        (
+            GAME,
+            {"population.guest_share": 0.5},
+            "guest_share: .* no guests; name",
+            {"population.guests": "random"},
+        ),
+    ],
+)
+def test_a_setting_is_refused_until_another_one_gives_it_an_effect(
+    preset: str, idle: dict[str, Any], message: str, needed: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_config(preset, idle)
+    if "env.tasks" in needed:
+        make_config(needed["env.tasks"], idle)
+    else:
+        make_config(preset, {**idle, **needed})
+
+
+def test_a_preset_may_bring_settings_that_lose_their_effect() -> None:
+    assert make_config(GAME, {"population.snapshots": 0}).population.matchmaking
+    assert make_config(GAME, {"population.snapshots": 0, "population.past": 0}).population.past == 0
+
+
+def test_who_turns_the_deciding_setting_off_may_keep_the_others() -> None:
+    off = {"population.snapshots": 0, "population.matchmaking": "pfsp", "eval_every": None, "eval_against": "random"}
+    assert make_config(GAME, {**off, "population.pbt": False, "pbt.every": 100}).pbt.every == 100
+    with pytest.raises(ConfigError, match=r"replay\.alpha: without effect with replay\.priorities='uniform'"):
+        make_config("gym/CartPole-v1", {"replay.alpha": 0.5, "replay.priorities": "uniform"}, algo="dqn")
