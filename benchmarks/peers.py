@@ -27,6 +27,7 @@ import sys
 import venv
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -370,6 +371,9 @@ def measure(
                 continue
             fps = results[name][-1]["frames_per_second"]
             print(f"round {turn + 1}/{rounds}  {name:20}{fps:12,.0f} frames/s", file=sys.stderr, flush=True)
+    for name in own:  # `rollmill bench` does not report it
+        for result in results[name]:
+            result["versions"] = {package: version(package) for package in ("rollmill", "torch")}
     systems = {name: _summary(runs) for name, runs in results.items() if runs and name not in absent}
     for name in own.keys() & systems.keys():
         ours = systems[name]["steps_per_second"]
@@ -399,6 +403,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "steps_per_second": median(r["steps_per_second"] for r in runs),
         "frames_per_second": median(r["frames_per_second"] for r in runs),
         "all_frames_per_second": [r["frames_per_second"] for r in runs],
+        "versions": runs[-1].get("versions", {}),
         "last": runs[-1],
     }
 
@@ -417,20 +422,22 @@ def table(result: dict[str, Any]) -> str:
         f"{result['env']}, {result['cores']} cores of {result['machine']}, "
         f"median of {result['rounds']} rounds of {result['seconds']:.0f} s",
         "",
-        "| system | frames/s | steps/s | Rollmill is faster by | "
+        "| system | version | frames/s | steps/s | Rollmill is faster by | "
         + "".join(f"{name} by | " for name in others)
         + "precision |",
-        "|---|---:|---:|---:|" + "---:|" * len(others) + "---|",
+        "|---|---|---:|---:|---:|" + "---:|" * len(others) + "---|",
     ]
     for name, summary in result["systems"].items():
         ratios = [summary.get(f"{own.replace('-', '_')}_over_this") for own in ("rollmill", *others)]
         ratio = " | ".join("-" if found is None else f"{found:.2f}x" for found in ratios)
         precision = summary["last"].get("precision", summary["last"].get("fast_path", ""))
+        # The first package is the system, the others are what it runs on.
+        own_version = " ".join(next(iter(summary["versions"].items()), ()))
         lines.append(
-            f"| {name} | {summary['frames_per_second']:,.0f} | {summary['steps_per_second']:,.0f} "
+            f"| {name} | {own_version} | {summary['frames_per_second']:,.0f} | {summary['steps_per_second']:,.0f} "
             f"| {ratio} | {precision} |"
         )
-    lines += [f"| {name} | absent: {reason} | | | |{' |' * len(others)}" for name, reason in result["absent"].items()]
+    lines += [f"| {name} | | absent: {reason} | | | |{' |' * len(others)}" for name, reason in result["absent"].items()]
     return "\n".join(lines)
 
 

@@ -232,6 +232,7 @@ def main() -> None:
         frameskip=1,
         precision="fp32",
         config={"threads": arguments.threads, "batch_size": _BATCH, "policy_frequency": _POLICY_FREQUENCY},
+        packages=("torch", "gymnasium", "mujoco"),
         steps_per_cpu_second=window.steps_per_cpu_second,
     )
 

@@ -130,6 +130,7 @@ def main() -> None:
             "train_freq": _TRAIN_FREQUENCY,
             "gradient_steps": 1,
         },
+        packages=("torch", "gymnasium", "ale-py"),
         steps_per_cpu_second=window.steps_per_cpu_second,
     )
 

@@ -230,6 +230,7 @@ def main() -> None:
         frameskip=4,
         precision=str(config.pop("precision")),
         config=config,
+        packages=("envpool", "torch"),
     )
 
 

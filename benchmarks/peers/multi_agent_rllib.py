@@ -134,12 +134,13 @@ def main() -> None:
         algorithm.stop()
         ray.shutdown()
     report(
-        f"rllib {ray.__version__}",
+        "rllib",
         arguments.env,
         window.steps_per_second,
         frameskip=1,
         precision="fp32",
         config={key: getattr(arguments, key) for key in ("num_env_runners", "num_envs", "threads")},
+        packages=("ray", "torch", "pettingzoo", "mpe2"),
     )
 
 

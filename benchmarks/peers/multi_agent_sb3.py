@@ -13,7 +13,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import stable_baselines3
 import supersuit
 import torch
 from mpe2 import simple_spread_v3
@@ -132,12 +131,13 @@ def main() -> None:
         env.close()
     chosen = {key: getattr(arguments, key) for key in ("num_envs", "processes", "threads")}
     report(
-        f"stable-baselines3 {stable_baselines3.__version__}",
+        "stable-baselines3",
         arguments.env,
         window.steps_per_second,
         frameskip=1,
         precision="fp32",
         config=chosen | settings,
+        packages=("stable-baselines3", "torch", "pettingzoo", "mpe2"),
     )
 
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torchrl
 from mpe2 import simple_spread_v3
 from pettingzoo.classic import connect_four_v3
 from tensordict import TensorDict, TensorDictBase
@@ -143,12 +142,13 @@ def main() -> None:
     finally:
         collector.shutdown()
     report(
-        f"torchrl {torchrl.__version__}",
+        "torchrl",
         env,
         window.steps_per_second,
         frameskip=1,
         precision="fp32",
         config={key: getattr(arguments, key) for key in ("num_envs", "processes", "threads")},
+        packages=("torchrl", "torch", "pettingzoo", "mpe2"),
     )
 
 

@@ -195,12 +195,13 @@ def main() -> None:
             return
         config = {key: getattr(cfg, key) for key in (*_COMMON, *_SETTINGS[arguments.env])}
         report(
-            "sample-factory 2.1.1",
+            "sample-factory",
             arguments.env,
             window.steps_per_second,
             frameskip=cfg.env_frameskip or 1,
             precision="fp32, channels first (it has no other)",
             config=config,
+            packages=("sample-factory", "torch"),
         )
     finally:
         shutil.rmtree(train_dir, ignore_errors=True)

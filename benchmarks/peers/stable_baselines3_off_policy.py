@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import stable_baselines3
 import torch
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback
@@ -97,12 +96,13 @@ def main() -> None:
     assert model.env is not None
     model.env.close()
     report(
-        f"stable-baselines3 {stable_baselines3.__version__}",
+        "stable-baselines3",
         arguments.env,
         window.steps_per_second,
         frameskip=4 if arguments.env == "pong-dqn" else 1,
         precision="fp32 (it has no other)",
         config={"threads": arguments.threads, **settings},
+        packages=("stable-baselines3", "torch", "gymnasium"),
         steps_per_cpu_second=window.steps_per_cpu_second,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import ale_py  # noqa: F401  (registers the games)
-import stable_baselines3
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
@@ -67,12 +66,13 @@ def main() -> None:
     finally:
         env.close()
     report(
-        f"stable-baselines3 {stable_baselines3.__version__}",
+        "stable-baselines3",
         arguments.env,
         window.steps_per_second,
         frameskip=4 if arguments.env == "atari" else 1,
         precision="fp32, channels first (it has no other)",
         config={**config, **common, **settings},
+        packages=("stable-baselines3", "torch", "gymnasium", "ale-py"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from importlib.metadata import version
 
 
 class Window:
@@ -87,9 +88,13 @@ def report(
     frameskip: int,
     precision: str,
     config: dict[str, object],
+    packages: tuple[str, ...],
     **more: float,
 ) -> None:
-    """Prints the last line of a peer: its result as JSON, ``more`` included."""
+    """Prints the last line of a peer: its result as JSON, ``more`` and the packages' versions included.
+
+    The first of ``packages`` is the peer itself, or what does most of its work.
+    """
     result = {
         "peer": peer,
         "env": env,
@@ -97,6 +102,7 @@ def report(
         "frames_per_second": steps_per_second * frameskip,
         "precision": precision,
         "config": config,
+        "versions": {name: version(name) for name in packages},
         **more,
     }
     print(json.dumps(result), flush=True)

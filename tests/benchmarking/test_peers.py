@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,7 +86,7 @@ class TestWindow:
             _ = clock.steps_per_second
 
     def test_the_report_is_one_line_of_json(self, window: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-        window.report("p", "atari", 10.0, frameskip=4, precision="fp32", config={"num_envs": 2})
+        window.report("p", "atari", 10.0, frameskip=4, precision="fp32", config={"num_envs": 2}, packages=("torch",))
         result = json.loads(capsys.readouterr().out)
         assert result == {
             "peer": "p",
@@ -94,6 +95,7 @@ class TestWindow:
             "frames_per_second": 40.0,
             "precision": "fp32",
             "config": {"num_envs": 2},
+            "versions": {"torch": version("torch")},
         }
 
 
@@ -145,7 +147,8 @@ class TestComparison:
         script.write_text(
             "import json, pathlib\nf = pathlib.Path(__file__).with_suffix('.count')\n"
             "n = int(f.read_text()) + 1 if f.exists() else 1\nf.write_text(str(n))\n"
-            "print(json.dumps({'steps_per_second': 10.0 * n, 'frames_per_second': 40.0 * n, 'precision': 'fp32'}))\n"
+            "print(json.dumps({'steps_per_second': 10.0 * n, 'frames_per_second': 40.0 * n, 'precision': 'fp32', "
+            "'versions': {'sample-factory': '2.1.1', 'torch': '2.13.0'}}))\n"
         )
         rollmill = tmp_path / "rollmill.py"
         rollmill.write_text('print(\'{"steps_per_second": 100.0, "frames_per_second": 400.0}\')\n')
@@ -164,8 +167,9 @@ class TestComparison:
         assert result["systems"]["rollmill"]["rollmill_over_this"] == 1.0
         assert "missing.py" in result["absent"]["failing"]
         text = peers.table(result)
-        assert "| sample-factory | 80 | 20 | 5.00x | fp32 |" in text
-        assert "| failing | absent: failed (2)" in text
+        assert "| sample-factory | sample-factory 2.1.1 | 80 | 20 | 5.00x | fp32 |" in text
+        assert f"| rollmill | rollmill {version('rollmill')} | 400 | 100 |" in text
+        assert "| failing | | absent: failed (2)" in text
 
     def test_the_search_takes_the_fastest_that_runs(
         self, peers: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -226,3 +230,20 @@ class TestCleanRL:
             gradients.append([p.grad for p in net.parameters()])
         for whole, summed in zip(*gradients, strict=True):
             torch.testing.assert_close(whole, summed, rtol=1e-3, atol=1e-6)
+
+
+class TestRequirements:
+    def test_every_peer_of_an_environment_installs_the_same(self, peers: ModuleType) -> None:
+        """The first of them makes the environment for all."""
+        requirements = {(peer.environment, peer.requirements) for peer in peers.PEERS}
+        assert len({environment for environment, _ in requirements}) == len(requirements)
+
+    def test_torch_and_the_systems_are_pinned(self, peers: ModuleType) -> None:
+        for name in {peer.requirements for peer in peers.PEERS}:
+            lines = (BENCHMARKS / "peers" / name).read_text().splitlines()
+            assert "torch==2.13.0" in lines, name
+
+    def test_scripts_and_candidates_are_complete(self, peers: ModuleType) -> None:
+        for peer in peers.PEERS:
+            assert (BENCHMARKS / "peers" / peer.script).exists()
+            assert set(peer.candidates) == set(peer.envs)
