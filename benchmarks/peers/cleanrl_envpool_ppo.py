@@ -7,71 +7,16 @@ format that are fastest on this machine, found by a short measurement at the sta
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import envpool
 import numpy as np
 import torch
-import torch.nn.functional as F
+from networks import PRECISIONS, ActorCritic, Precision, least_seconds, nature_net
 from torch import Tensor, nn
 from window import Window, make_parser, report
 
 _GAMMA, _LAMBDA, _CLIP, _ENTROPY, _VALUE, _MAX_NORM = 0.99, 0.95, 0.1, 0.01, 0.5, 0.5
-
-
-class Precision(NamedTuple):
-    dtype: torch.dtype
-    memory_format: torch.memory_format
-
-    @property
-    def name(self) -> str:
-        layout = "channels last" if self.memory_format == torch.channels_last else "channels first"
-        return f"{'fp32' if self.dtype == torch.float32 else 'bf16 autocast'}, {layout}"
-
-
-PRECISIONS = {
-    "fp32-nchw": Precision(torch.float32, torch.contiguous_format),
-    "fp32-nhwc": Precision(torch.float32, torch.channels_last),
-    "bf16-nchw": Precision(torch.bfloat16, torch.contiguous_format),
-    "bf16-nhwc": Precision(torch.bfloat16, torch.channels_last),
-}
-
-
-def _initialise(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    nn.init.orthogonal_(layer.weight, gain)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-
-
-class NatureNet(nn.Module):
-    """The Nature CNN with heads for the logits and the value: 1.69M parameters."""
-
-    def __init__(self, num_actions: int, precision: Precision) -> None:
-        super().__init__()
-        self._precision = precision
-        self.conv1 = nn.Conv2d(4, 32, 8, 4)
-        self.conv2 = nn.Conv2d(32, 64, 4, 2)
-        self.conv3 = nn.Conv2d(64, 64, 3, 1)
-        self.dense = nn.Linear(3136, 512)
-        self.actor = nn.Linear(512, num_actions)
-        self.critic = nn.Linear(512, 1)
-        for layer in (self.conv1, self.conv2, self.conv3, self.dense):
-            _initialise(layer, 2**0.5)
-        _initialise(self.actor, 0.01)
-        _initialise(self.critic, 1.0)
-        for module in (self.conv1, self.conv2, self.conv3):
-            module.weight.data = module.weight.data.contiguous(memory_format=precision.memory_format)
-
-    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 ``[N, 4, 84, 84]`` -> logits ``[N, A]`` and value ``[N]``, float32."""
-        x = observation.to(self._precision.dtype, memory_format=self._precision.memory_format)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._precision.dtype == torch.bfloat16):
-            x = F.relu_(F.conv2d(x, self.conv1.weight * (1 / 255), self.conv1.bias, 4))
-            x = F.relu_(self.conv3(F.relu_(self.conv2(x))))
-            x = F.relu_(self.dense(x.flatten(1)))
-            return self.actor(x).float(), self.critic(x).float().squeeze(-1)
 
 
 class Update(NamedTuple):
@@ -84,7 +29,7 @@ class Update(NamedTuple):
     target: Tensor
 
 
-def learn(net: NatureNet, optimiser: torch.optim.Optimizer, data: Update, micro_batch: int) -> None:
+def learn(net: ActorCritic, optimiser: torch.optim.Optimizer, data: Update, micro_batch: int) -> None:
     """One SGD step on one minibatch, its gradient summed over micro-batches."""
     size = len(data.action)
     advantage = (data.advantage - data.advantage.mean()) / (data.advantage.std() + 1e-8)
@@ -115,16 +60,6 @@ def advantages(reward: Tensor, value: Tensor, ended: Tensor) -> Tensor:
     return result
 
 
-def _seconds(function: Callable[[], object]) -> float:
-    function()
-    times = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - begin)
-    return min(times)
-
-
 def fastest(num_actions: int, num_envs: int, minibatch: int) -> tuple[Precision, int]:
     """The precision and micro-batch with the least time for a sample through inference and learning."""
     best: tuple[float, Precision, int] | None = None
@@ -132,12 +67,12 @@ def fastest(num_actions: int, num_envs: int, minibatch: int) -> tuple[Precision,
     ones = torch.ones(minibatch)
     data = Update(images, torch.zeros(minibatch, dtype=torch.int64), -ones, torch.randn(minibatch), ones)
     for precision in PRECISIONS.values():
-        net = NatureNet(num_actions, precision)
+        net = nature_net(num_actions, precision)
         optimiser = torch.optim.Adam(net.parameters(), fused=True)
         with torch.inference_mode():
-            inference = _seconds(lambda net=net: net(images[:num_envs])) / num_envs  # type: ignore[misc]
+            inference = least_seconds(lambda net=net: net(images[:num_envs])) / num_envs  # type: ignore[misc]
         for micro_batch in (64, minibatch):
-            step = _seconds(lambda n=net, o=optimiser, m=micro_batch: learn(n, o, data, m))  # type: ignore[misc]
+            step = least_seconds(lambda n=net, o=optimiser, m=micro_batch: learn(n, o, data, m))  # type: ignore[misc]
             total = inference + step / minibatch
             if best is None or total < best[0]:
                 best = (total, precision, micro_batch)
@@ -158,7 +93,7 @@ def train(arguments: Any, window: Window) -> dict[str, object]:
     precision, micro_batch = fastest(num_actions, num_envs, minibatch)
     if arguments.precision != "auto":
         precision = PRECISIONS[arguments.precision]
-    net = NatureNet(num_actions, precision)
+    net = nature_net(num_actions, precision)
     optimiser = torch.optim.Adam(net.parameters(), lr=8e-4, eps=1e-5, fused=True)
     shape = (num_steps, num_envs)
     observations = torch.zeros((*shape, 4, 84, 84), dtype=torch.uint8)

@@ -50,7 +50,13 @@ def window() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
-def cleanrl(window: ModuleType) -> ModuleType:
+def networks() -> Iterator[ModuleType]:
+    yield load("networks", BENCHMARKS / "peers" / "networks.py")
+    del sys.modules["networks"]
+
+
+@pytest.fixture(scope="module")
+def cleanrl(window: ModuleType, networks: ModuleType) -> ModuleType:
     pytest.importorskip("envpool")
     return load("cleanrl_envpool_ppo", BENCHMARKS / "peers" / "cleanrl_envpool_ppo.py")
 
@@ -225,11 +231,28 @@ class TestCleanRL:
         gradients: list[list[Any]] = []
         for micro_batch in (16, 4):
             torch.manual_seed(0)
-            net = cleanrl.NatureNet(4, cleanrl.PRECISIONS["fp32-nhwc"])
+            net = cleanrl.nature_net(4, cleanrl.PRECISIONS["fp32-nhwc"])
             cleanrl.learn(net, torch.optim.SGD(net.parameters(), 0.0), data, micro_batch)
             gradients.append([p.grad for p in net.parameters()])
         for whole, summed in zip(*gradients, strict=True):
             torch.testing.assert_close(whole, summed, rtol=1e-3, atol=1e-6)
+
+
+class TestNetworks:
+    @pytest.mark.parametrize("precision", ["fp32-nchw", "fp32-nhwc", "bf16-nhwc"])
+    def test_the_nature_net_takes_pixels_of_any_dtype(self, networks: ModuleType, precision: str) -> None:
+        net = networks.make_network("atari", precision)
+        pixels = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+        logits, value = net(pixels)
+        assert logits.shape == (3, 4)
+        assert value.shape == (3,)
+        assert logits.dtype == value.dtype == torch.float32
+        torch.testing.assert_close(net(pixels.float()), (logits, value))
+
+    def test_cartpole_has_one_precision(self, networks: ModuleType) -> None:
+        assert networks.fastest("cartpole") == "fp32-nchw"
+        logits, value = networks.make_network("cartpole", "fp32-nchw")(torch.zeros(3, 4))
+        assert (logits.shape, value.shape) == ((3, 2), (3,))
 
 
 class TestRequirements:
