@@ -1,10 +1,11 @@
 """Rollmill beside its peers, interleaved: python benchmarks/peers.py --env atari --seconds 60 --rounds 3.
 
 Each peer runs in an environment of its own (``.venv-peers-sf``: Sample Factory; ``.venv-peers``: Stable-Baselines3 and
-the CleanRL-style loop on EnvPool; ``.venv-peers-multi-agent``: RLlib, TorchRL and Stable-Baselines3 on several agents),
-made by the first run, or in an existing one (``--python``). One that does not install or fails is reported as absent,
-with the reason. All have the same game, network, batch, epochs and cores, one after another, round after round, so
-that a slow minute of the machine hits all of them; medians over the rounds are compared.
+the CleanRL-style loop on EnvPool; ``.venv-peers-frameworks``: TorchRL, RLlib, Tianshou and skrl;
+``.venv-peers-multi-agent``: RLlib, TorchRL and Stable-Baselines3 on several agents), made by the first run, or in an
+existing one (``--python``). One that does not install or fails is reported as absent, with the reason. All have the
+same game, network, batch, epochs and cores, one after another, round after round, so that a slow minute of the machine
+hits all of them; medians over the rounds are compared.
 
 Before that, each peer's workers, environments and threads are searched (``--search-seconds``, 0 leaves it out): every
 candidate is measured twice, in turn, and the fastest is the peer's configuration for the comparison.
@@ -124,6 +125,12 @@ def _pairs(first: str, *sizes: tuple[int, int]) -> tuple[tuple[str, ...], ...]:
     return tuple((f"--{first}={count}", f"--num-envs={envs}") for count, envs in sizes)
 
 
+def _vectors(*sizes: tuple[int, str, int]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (f"--num-envs={envs}", f"--vector={vector}", f"--threads={threads}") for envs, vector, threads in sizes
+    )
+
+
 _THREADS = (("--threads=2",), ("--threads=1",))
 _MULTI_AGENT = ("connect-four", "simple-spread")
 
@@ -167,6 +174,18 @@ PEERS = (
                 (f"--num-envs={envs}", f"--threads={threads}", f"--env-threads={env_threads}")
                 for envs, threads, env_threads in ((128, 2, 2), (64, 2, 2), (64, 1, 2), (32, 2, 2))
             )
+        },
+    ),
+    Peer(
+        name="tianshou",
+        script="tianshou_ppo.py",
+        environment=".venv-peers-frameworks",
+        requirements="requirements-frameworks.txt",
+        imports="tianshou.algorithm, tianshou.data, ale_py, cv2, envpool",
+        envs=("atari", "cartpole"),
+        candidates={
+            "atari": _vectors((64, "envpool", 1), (64, "envpool", 2), (16, "shmem", 1), (8, "shmem", 2)),
+            "cartpole": _vectors((64, "dummy", 1), (128, "dummy", 1), (32, "dummy", 1), (16, "shmem", 1)),
         },
     ),
     Peer(
