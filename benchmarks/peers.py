@@ -189,6 +189,18 @@ PEERS = (
         },
     ),
     Peer(
+        name="skrl",
+        script="skrl_ppo.py",
+        environment=".venv-peers-frameworks",
+        requirements="requirements-frameworks.txt",
+        imports="skrl.agents.torch.ppo, ale_py.vector_env, cv2",
+        envs=("atari", "cartpole"),
+        candidates={
+            "atari": _vectors((64, "ale", 1), (64, "ale", 2), (128, "ale", 2), (8, "async", 1)),
+            "cartpole": _vectors((64, "sync", 1), (128, "sync", 1), (32, "sync", 1), (16, "async", 1)),
+        },
+    ),
+    Peer(
         name="stable-baselines3-off-policy",
         script="stable_baselines3_off_policy.py",
         environment=".venv-peers",
