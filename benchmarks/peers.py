@@ -131,6 +131,18 @@ def _vectors(*sizes: tuple[int, str, int]) -> tuple[tuple[str, ...], ...]:
     )
 
 
+def _collectors(*sizes: tuple[int, int, str, int]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (f"--processes={count}", *_vectors((envs, vector, threads))[0]) for count, envs, vector, threads in sizes
+    )
+
+
+def _env_runners(*sizes: tuple[int, int, str, int]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (f"--num-env-runners={count}", *_vectors((envs, vector, threads))[0]) for count, envs, vector, threads in sizes
+    )
+
+
 _THREADS = (("--threads=2",), ("--threads=1",))
 _MULTI_AGENT = ("connect-four", "simple-spread")
 
@@ -174,6 +186,30 @@ PEERS = (
                 (f"--num-envs={envs}", f"--threads={threads}", f"--env-threads={env_threads}")
                 for envs, threads, env_threads in ((128, 2, 2), (64, 2, 2), (64, 1, 2), (32, 2, 2))
             )
+        },
+    ),
+    Peer(
+        name="torchrl",
+        script="torchrl_ppo.py",
+        environment=".venv-peers-frameworks",
+        requirements="requirements-frameworks.txt",
+        imports="torchrl.collectors, ale_py.vector_env, cv2",
+        envs=("atari", "cartpole"),
+        candidates={
+            "atari": _collectors((1, 64, "ale", 1), (1, 64, "ale", 2), (1, 128, "ale", 1), (2, 32, "ale", 1)),
+            "cartpole": _collectors((1, 64, "sync", 1), (1, 128, "sync", 1), (2, 64, "sync", 1), (0, 64, "sync", 1)),
+        },
+    ),
+    Peer(
+        name="rllib",
+        script="rllib_ppo.py",
+        environment=".venv-peers-frameworks",
+        requirements="requirements-frameworks.txt",
+        imports="ray.rllib, ale_py.vector_env, cv2",
+        envs=("atari", "cartpole"),
+        candidates={
+            "atari": _env_runners((2, 32, "ale", 1), (1, 64, "ale", 2), (2, 16, "sync", 1), (2, 32, "ale", 2)),
+            "cartpole": _env_runners((2, 32, "sync", 1), (2, 16, "sync", 1), (1, 64, "sync", 1), (0, 64, "sync", 1)),
         },
     ),
     Peer(

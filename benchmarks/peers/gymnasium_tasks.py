@@ -61,19 +61,22 @@ def make_env(env: str) -> gymnasium.Env[Any, Any]:
     return TransformReward(stacked, lambda reward: float(np.sign(reward)))
 
 
-def make_vector(env: str, num_envs: int, kind: str, threads: int = 2) -> VectorEnv[Any, Any, Any]:
-    """Many environments; an episode's first observation comes with the end of the one before it.
+def make_vector(
+    env: str, num_envs: int, kind: str, threads: int = 2, autoreset: AutoresetMode = AutoresetMode.SAME_STEP
+) -> VectorEnv[Any, Any, Any]:
+    """Many environments.
 
     Args:
         env: Which task.
         num_envs: How many.
         kind: ``sync``: in this process; ``async``: a process each, with shared memory; ``ale``: ALE's own in C++.
         threads: Of ``ale``.
+        autoreset: By default an episode's first observation comes with the end of the one before it, so that no step
+            is wasted on a reset.
     """
-    same_step = AutoresetMode.SAME_STEP
     if kind == "ale":
-        return AtariVectorEnv("breakout", num_envs, num_threads=threads, autoreset_mode=same_step)
+        return AtariVectorEnv("breakout", num_envs, num_threads=threads, autoreset_mode=autoreset)
     makers = [partial(make_env, env)] * num_envs
     if kind == "async":
-        return AsyncVectorEnv(makers, shared_memory=True, autoreset_mode=same_step)
-    return SyncVectorEnv(makers, autoreset_mode=same_step)
+        return AsyncVectorEnv(makers, shared_memory=True, autoreset_mode=autoreset)
+    return SyncVectorEnv(makers, autoreset_mode=autoreset)
