@@ -49,7 +49,7 @@ def test_without_scores_there_is_no_column_of_them(tmp_path: Path) -> None:
     assert "<td>a</td><td>2.00</td><td>-</td><td>-</td>" in tasks
 
 
-@pytest.mark.parametrize("missing", ["tasks", "populations", "pbt"])
+@pytest.mark.parametrize("missing", ["tasks", "populations", "opponents", "pbt"])
 def test_a_run_of_one_task_has_no_such_section(tmp_path: Path, missing: str) -> None:
     report = write_report([a_run(tmp_path / "one", "gym/CartPole-v1", 1, 1.0)], tmp_path / "report")
     assert missing not in report.figures

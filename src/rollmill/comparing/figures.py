@@ -24,10 +24,12 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 # As matplotlib takes them: solid, dashed, dash-dotted, dotted, long-dashed.
 _LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (6, 2, 1, 2)), (0, (1.2, 1.2)), (0, (10, 3)))
 _MARKERS = "osD^vPX"
+_PANELS_IN_A_ROW = 3
+_MOST_MARKERS = 40  # of a curve, beyond which they would hide it
 # Lightness and saturation of neighbouring hues, so that they differ in more than the hue.
 _TONES = ((0.38, 0.85), (0.58, 0.70), (0.30, 0.45))
 # Single values, on top of curves and intervals.
-_POINTS: Final = {"markersize": 5.0, "markeredgecolor": "white", "markeredgewidth": 0.5}
+_POINTS: Final[dict[str, Any]] = {"markersize": 5.0, "markeredgecolor": "white", "markeredgewidth": 0.5}
 
 
 class Style(NamedTuple):
@@ -158,6 +160,54 @@ def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Pat
     tidy(axes)
     axes.set(xlabel="agent steps of the policy", ylabel="rating")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _legend(figure, handles)
+    figure.suptitle(title, fontweight="bold", parse_math=False)
+    return save(figure, path)
+
+
+def draw_points(points: Mapping[str, Mapping[str, Curve]], path: Path, *, title: str) -> Path:
+    """Draw shares of the points over agent steps: a panel for each policy, in it a line for each opponent.
+
+    Args:
+        points: Policy -> opponent -> its curve; at least one.
+        path: The file.
+        title: Of the picture.
+    """
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter
+
+    style_of = _styles_of(list(dict.fromkeys(name for curves in points.values() for name in curves)))
+    columns = min(len(points), _PANELS_IN_A_ROW)
+    rows = -(-len(points) // columns)
+    figure = new_figure(max(8.0, 4.0 * columns), 1.0 + 3.2 * rows + 0.05 * len(style_of))
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes in panels.flat[len(points) :]:
+        axes.set_visible(False)
+    for axes, (policy, curves) in zip(panels.flat, points.items(), strict=False):
+        for name, curve in curves.items():
+            style = style_of[name]
+            axes.plot(
+                curve.x,
+                curve.y,
+                color=style.colour,
+                linestyle=style.line,
+                linewidth=1.4,
+                marker=style.marker if len(curve.x) <= _MOST_MARKERS else None,
+                **_POINTS,
+            )
+        tidy(axes)
+        axes.set(ylim=(-0.02, 1.02))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if len(points) > 1:
+            axes.set_title(policy, fontsize="small", parse_math=False)
+        axes.set_xlabel("agent steps of the policy")
+        axes.tick_params(labelbottom=True)  # Also above other panels, so that all have the same size.
+    for axes in panels[:, 0]:
+        axes.set_ylabel("share of the points")
+    handles = [
+        Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker, label=_wrapped(name), **_POINTS)
+        for name, style in style_of.items()
+    ]
     _legend(figure, handles)
     figure.suptitle(title, fontweight="bold", parse_math=False)
     return save(figure, path)

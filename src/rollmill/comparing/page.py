@@ -16,6 +16,7 @@ from rollmill.comparing.lineage import draw_population, lineage_section, populat
 from rollmill.comparing.lineage import figures_of as figures_of_population
 from rollmill.comparing.markup import picture, whole_page
 from rollmill.comparing.method_curves import curve_notes
+from rollmill.comparing.opponents import draw_evaluated_run, evaluated_runs, figures_of_opponents, opponents_section
 from rollmill.comparing.populations import draw_rated_run, figures_of, population_section, rated_runs
 from rollmill.comparing.run_details import (
     details_of,
@@ -110,6 +111,10 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes
     pictures_of_rated = [
         draw_rated_run(each, folder / f"ratings-{number}.png") for number, each in enumerate(rated, start=1)
     ]
+    evaluated = evaluated_runs(comparison)
+    pictures_of_evaluated = [
+        draw_evaluated_run(each, folder / f"opponents-{number}.png") for number, each in enumerate(evaluated, start=1)
+    ]
     bred = populations(comparison)
     pictures_of_bred = [
         draw_population(each, folder / f"pbt-{number}.png") for number, each in enumerate(bred, start=1)
@@ -126,6 +131,8 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes
     figures = _figures(comparison, intervals, games, runs_of_game, found)
     if rated:
         figures["populations"] = [figures_of(each) for each in rated]
+    if evaluated:
+        figures["opponents"] = [figures_of_opponents(each) for each in evaluated]
     if bred:
         figures["pbt"] = [figures_of_population(each) for each in bred]
     if with_tasks:
@@ -147,6 +154,8 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes
         parts += [tasks_section(of_tasks), picture(drawn_tasks)]
     for each, drawn_run in zip(rated, pictures_of_rated, strict=True):
         parts += [population_section(each), picture(drawn_run)]
+    for evaluated_run, drawn_evaluated in zip(evaluated, pictures_of_evaluated, strict=True):
+        parts += [opponents_section(evaluated_run), picture(drawn_evaluated)]
     for population, drawn_population in zip(bred, pictures_of_bred, strict=True):
         parts += [lineage_section(population), picture(drawn_population)]
     for details, drawn_details in zip(detailed, pictures_of_details, strict=True):
@@ -159,6 +168,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes
         *pictures,
         *pictures_of_tasks,
         *pictures_of_rated,
+        *pictures_of_evaluated,
         *pictures_of_bred,
         *(path for path in pictures_of_details if path is not None),
     )
