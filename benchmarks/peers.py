@@ -196,7 +196,7 @@ PEERS = (
         imports="torchrl.collectors, ale_py.vector_env, cv2",
         envs=("atari", "cartpole"),
         candidates={
-            "atari": _collectors((1, 64, "ale", 1), (1, 64, "ale", 2), (1, 128, "ale", 1), (2, 32, "ale", 1)),
+            "atari": _collectors((2, 32, "ale", 1), (1, 64, "ale", 1), (1, 128, "ale", 1), (1, 64, "ale", 2)),
             "cartpole": _collectors((1, 64, "sync", 1), (1, 128, "sync", 1), (2, 64, "sync", 1), (0, 64, "sync", 1)),
         },
     ),
@@ -208,7 +208,7 @@ PEERS = (
         imports="ray.rllib, ale_py.vector_env, cv2",
         envs=("atari", "cartpole"),
         candidates={
-            "atari": _env_runners((2, 32, "ale", 1), (1, 64, "ale", 2), (2, 16, "sync", 1), (2, 32, "ale", 2)),
+            "atari": _env_runners((2, 32, "ale", 2), (1, 64, "ale", 2), (2, 32, "ale", 1), (2, 16, "sync", 1)),
             "cartpole": _env_runners((2, 32, "sync", 1), (2, 16, "sync", 1), (1, 64, "sync", 1), (0, 64, "sync", 1)),
         },
     ),
@@ -220,7 +220,7 @@ PEERS = (
         imports="tianshou.algorithm, tianshou.data, ale_py, cv2, envpool",
         envs=("atari", "cartpole"),
         candidates={
-            "atari": _vectors((64, "envpool", 1), (64, "envpool", 2), (16, "shmem", 1), (8, "shmem", 2)),
+            "atari": _vectors((64, "envpool", 2), (64, "envpool", 1), (16, "shmem", 1), (8, "shmem", 2)),
             "cartpole": _vectors((64, "dummy", 1), (128, "dummy", 1), (32, "dummy", 1), (16, "shmem", 1)),
         },
     ),

@@ -8,6 +8,8 @@ none is merged or broadcast. Several batches make an iteration, because each ite
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from typing import Any
 
 import ray
@@ -92,9 +94,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     precision = fastest(arguments.env) if arguments.precision == "auto" else arguments.precision
-    # More than the cores, as the learner waits while its environments run.
-    ray.init(num_cpus=arguments.num_env_runners + 1, include_dashboard=False, log_to_driver=False)
     window = Window(arguments.seconds, arguments.warm_up)
+    folder = tempfile.mkdtemp(prefix="peer-rllib-")
+    # More than the cores, as the learner waits while its environments run.
+    num_cpus = arguments.num_env_runners + 1
+    ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
     algorithm = _config(arguments, precision).build_algo()
     try:
         while not window.is_full:
@@ -103,6 +107,8 @@ def main() -> None:
     finally:
         algorithm.stop()
         ray.shutdown()
+        shutil.rmtree(algorithm.logdir, ignore_errors=True)  # in the user's home
+        shutil.rmtree(folder, ignore_errors=True)
     report(
         "rllib",
         arguments.env,
