@@ -209,7 +209,7 @@ PEERS = (
         envs=("atari", "cartpole"),
         candidates={
             "atari": _env_runners((2, 32, "ale", 2), (1, 64, "ale", 2), (2, 32, "ale", 1), (2, 16, "sync", 1)),
-            "cartpole": _env_runners((2, 32, "sync", 1), (2, 16, "sync", 1), (1, 64, "sync", 1), (0, 64, "sync", 1)),
+            "cartpole": _env_runners((2, 16, "sync", 1), (2, 32, "sync", 1), (1, 64, "sync", 1), (0, 64, "sync", 1)),
         },
     ),
     Peer(
@@ -221,7 +221,7 @@ PEERS = (
         envs=("atari", "cartpole"),
         candidates={
             "atari": _vectors((64, "envpool", 2), (64, "envpool", 1), (16, "shmem", 1), (8, "shmem", 2)),
-            "cartpole": _vectors((64, "dummy", 1), (128, "dummy", 1), (32, "dummy", 1), (16, "shmem", 1)),
+            "cartpole": _vectors((128, "dummy", 1), (64, "dummy", 1), (32, "dummy", 1), (16, "shmem", 1)),
         },
     ),
     Peer(
@@ -232,8 +232,8 @@ PEERS = (
         imports="skrl.agents.torch.ppo, ale_py.vector_env, cv2",
         envs=("atari", "cartpole"),
         candidates={
-            "atari": _vectors((64, "ale", 1), (64, "ale", 2), (128, "ale", 2), (8, "async", 1)),
-            "cartpole": _vectors((64, "sync", 1), (128, "sync", 1), (32, "sync", 1), (16, "async", 1)),
+            "atari": _vectors((128, "ale", 2), (64, "ale", 2), (64, "ale", 1), (8, "async", 1)),
+            "cartpole": _vectors((128, "sync", 1), (64, "sync", 1), (32, "sync", 1), (16, "async", 1)),
         },
     ),
     Peer(

@@ -1,9 +1,8 @@
 """Tianshou's PPO with the network, batch and epochs of Rollmill's presets.
 
-Its collector and its algorithm are called in turn, as its procedural API has it; nothing is tested or logged. Atari's
-environments are Tianshou's own: single ones with its wrappers, or EnvPool's, which Tianshou takes where it is
-installed (``--vector envpool``). Next observations are taken from the following row (``ignore_obs_next``), as in its
-Atari examples.
+Its collector and its algorithm are called in turn, as its procedural API has it; nothing is tested or logged. Vectors
+are Tianshou's own of Gymnasium's single environments, or EnvPool's, which Tianshou's Atari factory takes where it is
+installed. Next observations are taken from the following row (``ignore_obs_next``), as in its Atari examples.
 
 ``tianshou_ppo.py --env atari --seconds 20``; usually started by ``benchmarks/peers.py``.
 """
