@@ -95,20 +95,19 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     precision = fastest(arguments.env) if arguments.precision == "auto" else arguments.precision
     window = Window(arguments.seconds, arguments.warm_up)
-    folder = tempfile.mkdtemp(prefix="peer-rllib-")
-    # More than the cores, as the learner waits while its environments run.
-    num_cpus = arguments.num_env_runners + 1
-    ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
-    algorithm = _config(arguments, precision).build_algo()
-    try:
-        while not window.is_full:
-            # An iteration ends when its batches have been learned from: then all that were sampled have been.
-            window.update(int(algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"]))
-    finally:
-        algorithm.stop()
-        ray.shutdown()
-        shutil.rmtree(algorithm.logdir, ignore_errors=True)  # in the user's home
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="peer-rllib-", ignore_cleanup_errors=True) as folder:
+        # More than the cores, as the learner waits while its environments run.
+        num_cpus = arguments.num_env_runners + 1
+        ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
+        try:
+            algorithm = _config(arguments, precision).build_algo()
+            while not window.is_full:
+                # An iteration ends when its batches have been learned from: then all that were sampled have been.
+                window.update(int(algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"]))
+            algorithm.stop()
+            shutil.rmtree(algorithm.logdir, ignore_errors=True)  # in the user's home
+        finally:
+            ray.shutdown()
     report(
         "rllib",
         arguments.env,
