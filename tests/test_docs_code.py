@@ -1,4 +1,8 @@
-"""The code in the documentation: Python blocks run, and commands have options and settings that exist."""
+"""The code in the documentation: Python blocks run, and commands have options and settings that exist.
+
+Blocks of ``python`` are run. Blocks of ``py`` are shown only: the one of hub.md loads an agent from the Hugging Face
+Hub, which tests must not depend on (tests/evaluation has a stand-in for it).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import rollmill
 from rollmill.cli.command import split_overrides
@@ -94,39 +100,68 @@ def test_a_recipe_runs(name: str, tmp_path: Path) -> None:
 
 
 class _Shrink(ast.NodeTransformer):
-    """Makes the runs of a block small: ``rollmill.train`` gets other numbers of steps and environments."""
+    """Makes the runs of a block small: ``rollmill.train`` gets other numbers of steps and environments.
+
+    So do the trials of ``rollmill.sweep``, of which there are two. A run with the best settings of a sweep has theirs.
+    """
 
     def visit_Call(self, call: ast.Call) -> ast.Call:
         self.generic_visit(call)
-        if ast.unparse(call.func) == "rollmill.train":
-            kept = [word for word in call.keywords if word.arg not in _SMALL]
-            small = ast.parse(f"f(**{_SMALL!r})", mode="eval").body
+        changes = {"rollmill.train": _SMALL, "rollmill.sweep": {**_SMALL, "trials": 2}}.get(ast.unparse(call.func))
+        if changes and "best_settings" not in ast.unparse(call):
+            kept = [word for word in call.keywords if word.arg not in changes]
+            small = ast.parse(f"f(**{changes!r})", mode="eval").body
             assert isinstance(small, ast.Call)
             call.keywords = [*kept, *small.keywords]
         return call
 
 
 @pytest.fixture(scope="module")
-def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Trains a small run, once for each environment."""
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Trains a small run, once for each environment and recurrent core."""
     folder = tmp_path_factory.mktemp("runs")
 
     @cache
-    def train(preset: str) -> Path:
-        settings: Any = {**_SMALL, "envs_per_group": 2}
-        return rollmill.train(preset, run_dir=folder / preset.replace("/", "_"), **settings).dir
+    def train(preset: str, core: str = "none") -> Path:
+        settings: Any = {**_SMALL, "envs_per_group": 2, "model.core": core}
+        return rollmill.train(preset, run_dir=folder / f"{preset.replace('/', '_')}-{core}", **settings).dir
 
     return train
 
 
+def _around(text: str, run_of: Callable[..., Path]) -> dict[str, Any]:
+    """What the program around a block of export.md has: an exported agent in the working directory, and names."""
+    observation = np.zeros(4, np.float32)
+    if "agent.onnx" in text:
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(package)
+        rollmill.export(run_of("gym/CartPole-v1"), format="onnx", output="agent.onnx")
+        return {"observation": {"obs": observation}}
+    if "agent.pt2" in text:
+        rollmill.export(run_of("gym/CartPole-v1"), format="torch", output="agent.pt2")
+        return {"observation": observation}
+    if "next_state" in text:
+        file = rollmill.export(run_of("gym/CartPole-v1", "gru"), format="torch", output="agent.pt2")
+        (size,) = next(port.shape for port in file.inputs if port.name == "state")
+        return {
+            "agent": torch.export.load("agent.pt2").module(),
+            "observation": torch.from_numpy(observation)[None],
+            "state": torch.zeros(1, size),
+            "is_first": torch.tensor([True]),
+        }
+    return {}
+
+
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("name", _SCRIPTS)
-def test_a_script_of_a_page_runs(name: str, tmp_path: Path, run_of: Callable[[str], Path]) -> None:
+def test_a_script_of_a_page_runs(name: str, tmp_path: Path, run_of: Callable[..., Path]) -> None:
     text = _SCRIPTS[name]
     if "atari/" in text:
         pytest.importorskip("ale_py")
     if "watch(" in text:
         pytest.importorskip("pygame")
+    if "sweep(" in text:
+        pytest.importorskip("optuna")
     if "RUN_DIR" in text:
         text = text.replace("RUN_DIR", str(run_of("gym/CartPole-v1")))
     script = tmp_path / "script.py"
@@ -138,7 +173,7 @@ def test_a_script_of_a_page_runs(name: str, tmp_path: Path, run_of: Callable[[st
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("name", _SNIPPETS)
 def test_a_snippet_of_a_page_runs(
-    name: str, tmp_path: Path, run_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, run_of: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = _SNIPPETS[name]
     if "doom" in text:
@@ -149,7 +184,8 @@ def test_a_snippet_of_a_page_runs(
         preset = "atari/pong,atari/breakout" if "task=" in text else "gym/CartPole-v1"
         text = text.replace("RUN_DIR", str(run_of(preset)))
     monkeypatch.chdir(tmp_path)
-    exec(compile(text, name, "exec"), {"__name__": name})
+    around = _around(text, run_of) if name.startswith("export-") else {}
+    exec(compile(text, name, "exec"), {"__name__": name, **around})
 
 
 def _commands_of(page: Path) -> list[str]:
