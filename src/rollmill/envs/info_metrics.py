@@ -89,11 +89,12 @@ class InfoMetrics:
             if rows.shape != (num_rows,) or (rows.dtype.kind not in "biuf" and given is None):
                 self._refuse(name, value)
                 continue
-            mask = np.ones(num_rows, bool) if given is None else np.asarray(given, bool)
-            if self.counted is not None:
-                mask = mask & self.counted
-            chosen = rows if mask.all() else rows[mask]
+            mask = self.counted
+            if given is not None:
+                mask = np.asarray(given, bool) if mask is None else mask & np.asarray(given, bool)
+            chosen = rows if mask is None else rows[mask]
             if chosen.dtype.kind not in "biuf":  # Gymnasium's of Python objects, None where there is nothing.
+                assert mask is not None  # Without one they are refused above.
                 for row, item in zip(np.flatnonzero(mask).tolist(), chosen.tolist(), strict=True):
                     self.add({name: item}, row)
                 continue
