@@ -465,6 +465,7 @@ def _play_what_is_left(directory: Path, config: Config, *, quiet: bool, trust: b
                     config.env,
                     episodes=config.eval_episodes,
                     checkpoints=checkpoints,
+                    opponents=config.eval_against,
                     film_every=config.eval_video,
                 )
                 writer.write_evaluations()
