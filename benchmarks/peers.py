@@ -131,15 +131,9 @@ def _vectors(*sizes: tuple[int, str, int]) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _collectors(*sizes: tuple[int, int, str, int]) -> tuple[tuple[str, ...], ...]:
+def _processes(first: str, *sizes: tuple[int, int, str, int]) -> tuple[tuple[str, ...], ...]:
     return tuple(
-        (f"--processes={count}", *_vectors((envs, vector, threads))[0]) for count, envs, vector, threads in sizes
-    )
-
-
-def _env_runners(*sizes: tuple[int, int, str, int]) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        (f"--num-env-runners={count}", *_vectors((envs, vector, threads))[0]) for count, envs, vector, threads in sizes
+        (f"--{first}={count}", *_vectors((envs, vector, threads))[0]) for count, envs, vector, threads in sizes
     )
 
 
@@ -196,8 +190,12 @@ PEERS = (
         imports="torchrl.collectors, ale_py.vector_env, cv2",
         envs=("atari", "cartpole"),
         candidates={
-            "atari": _collectors((2, 32, "ale", 1), (1, 64, "ale", 1), (1, 128, "ale", 1), (1, 64, "ale", 2)),
-            "cartpole": _collectors((1, 64, "sync", 1), (1, 128, "sync", 1), (2, 64, "sync", 1), (0, 64, "sync", 1)),
+            "atari": _processes(
+                "processes", (2, 32, "ale", 1), (1, 64, "ale", 1), (1, 128, "ale", 1), (1, 64, "ale", 2)
+            ),
+            "cartpole": _processes(
+                "processes", (1, 64, "sync", 1), (1, 128, "sync", 1), (2, 64, "sync", 1), (0, 64, "sync", 1)
+            ),
         },
     ),
     Peer(
@@ -208,8 +206,12 @@ PEERS = (
         imports="ray.rllib, ale_py.vector_env, cv2",
         envs=("atari", "cartpole"),
         candidates={
-            "atari": _env_runners((2, 32, "ale", 2), (1, 64, "ale", 2), (2, 32, "ale", 1), (2, 16, "sync", 1)),
-            "cartpole": _env_runners((2, 16, "sync", 1), (2, 32, "sync", 1), (1, 64, "sync", 1), (0, 64, "sync", 1)),
+            "atari": _processes(
+                "num-env-runners", (2, 32, "ale", 2), (1, 64, "ale", 2), (2, 32, "ale", 1), (2, 16, "sync", 1)
+            ),
+            "cartpole": _processes(
+                "num-env-runners", (2, 16, "sync", 1), (2, 32, "sync", 1), (1, 64, "sync", 1), (0, 64, "sync", 1)
+            ),
         },
     ),
     Peer(

@@ -70,9 +70,9 @@ def fastest(num_actions: int, num_envs: int, minibatch: int) -> tuple[Precision,
         net = nature_net(num_actions, precision)
         optimiser = torch.optim.Adam(net.parameters(), fused=True)
         with torch.inference_mode():
-            inference = least_seconds(lambda net=net: net(images[:num_envs])) / num_envs  # type: ignore[misc]
+            inference = least_seconds(lambda net=net: net(images[:num_envs])) / num_envs  # type: ignore[misc]  # a lambda with defaults
         for micro_batch in (64, minibatch):
-            step = least_seconds(lambda n=net, o=optimiser, m=micro_batch: learn(n, o, data, m))  # type: ignore[misc]
+            step = least_seconds(lambda n=net, o=optimiser, m=micro_batch: learn(n, o, data, m))  # type: ignore[misc]  # a lambda with defaults
             total = inference + step / minibatch
             if best is None or total < best[0]:
                 best = (total, precision, micro_batch)

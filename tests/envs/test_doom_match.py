@@ -185,7 +185,7 @@ def build_with_a_program_that_ends() -> None:
                 game.set_vizdoom_path("/bin/false")
             return game
 
-        match._engine = engine  # type: ignore[method-assign]
+        match._engine = engine  # type: ignore[method-assign]  # a real engine of another program
         began = time.monotonic()
         with pytest.raises(RuntimeError, match="an engine of a Doom match of 2 players has ended or hung"):
             match.reset(seed=1)

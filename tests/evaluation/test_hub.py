@@ -81,9 +81,9 @@ def test_a_hub_that_refuses_says_so(run: rollmill.Run, server: Hub) -> None:
 
 
 def test_without_a_network_the_hub_is_not_reached(run: rollmill.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # A port on which nothing listens.
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
         monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
         with pytest.raises(HubError, match="does not take me/agent"):
             push(run.dir, "me/agent", episodes=1, video=False)

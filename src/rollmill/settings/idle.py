@@ -1,4 +1,4 @@
-"""Settings that a user gives and that have no effect beside the others are refused: nobody should wait for it."""
+"""Refuses settings that a user gives and that have no effect together with the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Idle(NamedTuple):
         is_idle: Whether they have none.
         where: Why, as the end of "without effect ...".
         advice: What to do.
-        switch: The setting that decides. Who gives it as well has turned the others off himself, for a comparison, say.
+        switch: The setting that decides. A user who gives it as well has turned the others off.
     """
 
     keys: tuple[str, ...]
