@@ -9,7 +9,8 @@ from rollmill.learning.admission import CompletedSlots, FirstInFirstOut
 from rollmill.learning.batch_loader import BatchLoader
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
-from rollmill.storage.slots import SlotStore, Topology, add_to_layout, slot_fields
+from rollmill.storage.player_ids import PlayerIds
+from rollmill.storage.slots import POLICY_ID, SlotStore, Topology, add_to_layout, slot_fields
 
 T, B, SLOTS = 5, 4, 6
 SPEC = EnvSpec(
@@ -19,24 +20,34 @@ SPEC = EnvSpec(
 )
 
 
-@pytest.fixture
-def store() -> SlotStore:
+def make_store(*, slots: int = SLOTS, agents: int = 1, policies: int = 1) -> SlotStore:
     topology = Topology(
-        rollout_length=T, group_rows=B, worker_of_group=(0,), policy_worker_of_group=(0,), slots_of_worker=(SLOTS,)
+        rollout_length=T,
+        group_rows=B,
+        worker_of_group=(0,),
+        policy_worker_of_group=(0,),
+        slots_of_worker=(slots,),
+        agents_per_env=agents,
+        players=PlayerIds(policies=policies),
     )
-    fields = slot_fields(SPEC, rollout_length=T, state_size=3)
+    fields = slot_fields(SPEC, rollout_length=T, state_size=3, has_players=policies > 1)
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
     store = SlotStore(Arena.create(layout), fields, topology, create=True)
-    slot, step, row = np.meshgrid(np.arange(SLOTS), np.arange(T + 1), np.arange(B), indexing="ij")
+    slot, step, row = np.meshgrid(np.arange(slots), np.arange(T + 1), np.arange(B), indexing="ij")
     ticket = slot * 10_000 + step * 100 + row
     store.observation["obs"][...] = ticket[..., None]
     store.arrays["value"][...] = ticket
     store.arrays["reward"][...] = ticket[:, :T]
-    store.arrays["rnn_state"][...] = (np.arange(SLOTS)[:, None] * 100 + np.arange(B))[..., None]
+    store.arrays["rnn_state"][...] = (np.arange(slots)[:, None] * 100 + np.arange(B))[..., None]
     store.arrays["valid"][...] = True
     store.arrays["episode_length"][...] = 0
     return store
+
+
+@pytest.fixture
+def store() -> SlotStore:
+    return make_store()
 
 
 def flat_observations(store: SlotStore) -> np.ndarray:
@@ -62,6 +73,40 @@ def test_every_row_is_in_exactly_one_batch(store: SlotStore, num_trajectories: i
     rows_left = SLOTS * B - len(seen)
     held = [slot for slot in range(SLOTS) if store.references[slot] > 0]
     assert len(held) == -(-rows_left // B)
+    assert (store.references >= 0).all()
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+@pytest.mark.parametrize("num_trajectories", [1, 2, 3, 7])
+def test_a_batch_of_one_of_several_policies_is_as_full_as_it_can_be(num_trajectories: int, agents: int) -> None:
+    slots, wanted = 40, num_trajectories * T
+    store = make_store(slots=slots, agents=agents, policies=8)  # two of which play
+    random = np.random.default_rng(num_trajectories)
+    # Rows change hands once at most, where an episode ends.
+    begins, first = random.integers(0, T + 2, (slots, 1, B)), random.integers(0, 2, (slots, 1, B))
+    store.arrays[POLICY_ID][...] = np.where(np.arange(T + 1)[:, None] < begins, first, 1 - first)
+    store.arrays["terminated"][...] = np.diff(store.arrays[POLICY_ID], axis=1) != 0
+    own = store.arrays[POLICY_ID][:, :T] == store.policy
+    of_env = np.count_nonzero(own, axis=1).reshape(slots, B // agents, agents).sum(axis=2)
+    admission = FirstInFirstOut(store, num_trajectories)
+    seen: list[int] = []
+    sizes: list[int] = []
+    for slot in range(slots):
+        store.retain(slot)
+        admission.add(slot)
+        while (batch := admission.take()) is not None:
+            valid = batch.arrays["valid"].astype(bool)
+            sizes.append(int(valid.sum()))
+            seen += batch.arrays["reward"][valid].astype(int).tolist()
+            for of_batch in batch.slots:
+                store.release(of_batch)
+    expected = {int(x) for x in store.arrays["reward"][own]}
+    assert len(seen) == len(set(seen))
+    assert set(seen) <= expected
+    assert len(expected) - len(seen) < wanted, "what is left is less than a batch"
+    assert all(size <= max(wanted, of_env.max()) for size in sizes)
+    # One more environment would not have fitted.
+    assert all(size > wanted - of_env.max() for size in sizes)
     assert (store.references >= 0).all()
 
 

@@ -39,8 +39,10 @@ class Admission(Protocol):
 class FirstInFirstOut:
     """Cuts the stream of completed slots into batches of exactly ``num_trajectories`` rows.
 
-    With several agents or policies, rows have fewer than T samples each. A batch then takes rows until it has
-    ``num_trajectories`` x T samples, but at most ``num_trajectories`` x the number of agents x that of policies.
+    With several agents or policies, rows have fewer than T samples each. A batch then takes whole environments as long
+    as it has at most ``num_trajectories`` x T samples, and ``num_trajectories`` x the number of agents x that of
+    policies as rows. One more environment would make its minibatches slightly larger than the parts that are computed
+    at once, so that each had to be computed in two.
 
     A slot that crosses the end of a batch is split: its remaining rows open the next batch, and it gets one more
     reference. See :class:`Admission`.
@@ -88,14 +90,16 @@ class FirstInFirstOut:
         if not wanted:
             return chosen
         for slot, first_row, of_rows in self._segments:
-            enough = int(np.searchsorted(np.cumsum(of_rows), wanted - samples)) + 1
+            fitting = int(np.searchsorted(np.cumsum(of_rows), wanted - samples, side="right"))
             # Whole environments, so that the rows of a match stay together.
-            enough = -(-enough // self._agents) * self._agents
-            used = min(enough, len(of_rows), most_rows - column)
-            chosen.append((slot, first_row, used, column))
+            used = min(fitting // self._agents * self._agents, most_rows - column)
+            if not used and not samples:
+                used = self._agents  # alone more than a batch
+            if used:
+                chosen.append((slot, first_row, used, column))
             column += used
             samples += int(of_rows[:used].sum())
-            if samples >= wanted or column >= most_rows:
+            if samples >= wanted or column >= most_rows or used < len(of_rows):
                 return chosen
         return None
 
