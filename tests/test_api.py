@@ -67,6 +67,12 @@ def test_choices_are_found_as_they_are_given(
     assert chosen.items() <= flatten(rollmill.make_config(preset, settings, algo=algo)).items()
 
 
+@pytest.mark.parametrize(("given", "num_envs"), [({}, 3), ({"num_envs": 1}, 1), ({"num_envs": 6}, 6)])
+def test_each_policy_of_a_replay_has_an_environment_by_default(given: dict[str, object], num_envs: int) -> None:
+    config = rollmill.make_config("gym/Pendulum-v1", {"policies": 3, **given}, algo="sac")
+    assert config.num_envs == num_envs
+
+
 def test_videos_of_evaluations_need_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollmill.api.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="eval_video=2 needs ffmpeg, which is missing: pip install imageio-ffmpeg"):

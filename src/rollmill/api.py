@@ -174,6 +174,9 @@ def make_config(
         )
         given = {**needed, **given}
     config = apply(config, given)
+    policies = len(config.population.names)
+    if config.in_replay and config.num_envs < policies and "num_envs" not in given and not tasks:
+        config = replace(config, num_envs=policies)  # The presets' one environment is for one policy.
     schedule, rate = config.optimiser.schedule, config.optimiser.learning_rate
     points = schedule.points if isinstance(schedule, FixedSchedule) else ()
     if "learner.learning_rate" in given and points and points[0][1] != rate:
