@@ -48,6 +48,13 @@ def small_sweep(folder: Path, **changes: Any) -> SweepResult:
     )
 
 
+def test_a_sweep_says_why_no_trial_has_the_presets_values(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    space = {"learner.epochs": {"choices": [1, 2]}}
+    result = sweep("gym/CartPole-v1", space, trials=1, output=tmp_path / "s", pruner="none", **SMALL)
+    assert result.start is None
+    assert "because learner.epochs=4 is outside of the space" in capfd.readouterr().err
+
+
 def test_a_sweep_begins_with_the_start_and_ends_with_a_page(tmp_path: Path) -> None:
     result = small_sweep(tmp_path / "s", trials=2, learning_rate=1e-6)
     assert result.is_complete

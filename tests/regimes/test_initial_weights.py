@@ -140,6 +140,7 @@ def test_a_resumed_run_does_not_need_the_source_again(first: rollmill.Run, tmp_p
     [
         ({"init_from": "no/such/run"}, "no/such/run is not a run"),
         ({"init_from": "no/such.pt"}, "there is no checkpoint file no/such.pt: no has no checkpoints"),
+        ({"init_from": __file__}, "test_initial_weights.py is not a checkpoint file of a run: there is no"),
         ({"init_skip": "heads"}, "give init_from"),
         ({"init_optimiser": True}, "give init_from"),
         (

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,6 +124,13 @@ def sweep(
         )
         if not study.trials and plan.start is not None and sampler != "grid":
             study.propose(plan.start)
+        elif plan.outside and sampler != "grid" and not quiet:
+            print(
+                f"no trial has the preset's own values, because {', '.join(plan.outside)} is outside of the space; "
+                "give a value in it to have one to compare with",
+                file=sys.stderr,
+                flush=True,
+            )
         if retry_failed:
             study.retry_failed()
         if study.most_trials is not None:
@@ -162,6 +170,7 @@ class _Plan:
         space: What varies.
         fixed: The settings that all trials share, as JSON data by complete key.
         start: The values of the configuration in the space; None if one lies outside.
+        outside: Those that lie outside, as ``setting=value``.
         algo: The algorithm.
         protocol: The protocol.
     """
@@ -171,6 +180,7 @@ class _Plan:
     space: tuple[Dimension, ...]
     fixed: dict[str, Any]
     start: dict[str, Any] | None
+    outside: tuple[str, ...]
     algo: str | None
     protocol: str | None
 
@@ -226,6 +236,7 @@ def _plan(
         space=dimensions,
         fixed=fixed,
         start=None if outside else {dimension.key: values[dimension.key] for dimension in dimensions},
+        outside=tuple(f"{dimension.key}={values.get(dimension.key)!r}" for dimension in outside),
         algo=algo,
         protocol=protocol,
     )

@@ -203,11 +203,17 @@ def folder_of_player(player: Path | str) -> tuple[Path, str]:
         player: A run directory, or a checkpoint file of a run.
 
     Raises:
-        NoRunError: It is a run of several policies, or there is no such file.
+        NoRunError: It is a run of several policies, there is no such file, or it belongs to no run.
     """
     path = Path(player)
     if path.is_file():  # DIR/checkpoints/FILE
-        return path.parent.parent, str(path)
+        folder = path.parent.parent
+        if not (folder / "config.json").is_file():
+            raise NoRunError(
+                f"{path} is not a checkpoint file of a run: there is no config.json in {folder}; give the directory "
+                "that train printed, or a file in its folder checkpoints"
+            )
+        return folder, str(path)
     if path.suffix == ".pt":
         beside = sorted(each.name for each in path.parent.glob("*.pt"))
         known = f"{path.parent} has {', '.join(beside)}" if beside else f"{path.parent} has no checkpoints"
