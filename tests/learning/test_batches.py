@@ -103,11 +103,26 @@ def test_a_batch_of_one_of_several_policies_is_as_full_as_it_can_be(num_trajecto
     expected = {int(x) for x in store.arrays["reward"][own]}
     assert len(seen) == len(set(seen))
     assert set(seen) <= expected
-    assert len(expected) - len(seen) < wanted, "what is left is less than a batch"
+    assert len(expected) - len(seen) < wanted
+    assert min(sizes) > 0
     assert all(size <= max(wanted, of_env.max()) for size in sizes)
     # One more environment would not have fitted.
     assert all(size > wanted - of_env.max() for size in sizes)
     assert (store.references >= 0).all()
+
+
+def test_an_environment_with_more_than_a_batch_is_a_batch() -> None:
+    store = make_store(agents=2, policies=2)
+    store.arrays[POLICY_ID][...] = [1, 1, 0, 0]  # The first environment of each slot belongs to the other policy.
+    store.arrays["terminated"][...] = True
+    admission = FirstInFirstOut(store, 1)
+    for slot in (0, 1):
+        store.retain(slot)
+        admission.add(slot)
+        batch = admission.take()
+        assert batch is not None
+        assert np.count_nonzero(batch.arrays["valid"]) == 2 * T
+        assert admission.take() is None
 
 
 def test_arrays_match_their_observations(store: SlotStore) -> None:

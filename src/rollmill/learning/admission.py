@@ -93,8 +93,8 @@ class FirstInFirstOut:
             fitting = int(np.searchsorted(np.cumsum(of_rows), wanted - samples, side="right"))
             # Whole environments, so that the rows of a match stay together.
             used = min(fitting // self._agents * self._agents, most_rows - column)
-            if not used and not samples:
-                used = self._agents  # alone more than a batch
+            if not samples and used < len(of_rows) and not of_rows[:used].any() and column + used < most_rows:
+                used += self._agents  # This environment alone has more than a batch.
             if used:
                 chosen.append((slot, first_row, used, column))
             column += used
