@@ -152,10 +152,11 @@ def _measure(config: Config, seconds: float) -> tuple[float, Footprint]:
 
     def is_over() -> bool:
         nonlocal largest, look_at
-        if time.monotonic() >= look_at:
+        is_complete = arrivals.is_complete
+        if is_complete or time.monotonic() >= look_at:
             look_at = time.monotonic() + _LOOK_EVERY_S
             largest = max(largest, footprint_of_children())
-        return arrivals.is_complete
+        return is_complete
 
     endless = replace(config, total_steps=10**15, max_seconds=None, target_return=None)
     with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
