@@ -126,8 +126,8 @@ def sweep(
             study.propose(plan.start)
         elif plan.outside and sampler != "grid" and not quiet:
             print(
-                f"no trial has the preset's own values, because {', '.join(plan.outside)} is outside of the space; "
-                "give a value in it to have one to compare with",
+                f"no trial has the preset's own values, because the space does not contain {', '.join(plan.outside)}; "
+                "give values that it contains (--KEY VALUE) to have a trial to compare with",
                 file=sys.stderr,
                 flush=True,
             )
