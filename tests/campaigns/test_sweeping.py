@@ -50,7 +50,7 @@ def small_sweep(folder: Path, **changes: Any) -> SweepResult:
 
 def test_a_sweep_says_why_no_trial_has_the_presets_values(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     space = {"learner.epochs": {"choices": [1, 2]}}
-    result = sweep("gym/CartPole-v1", space, trials=1, output=tmp_path / "s", pruner="none", **SMALL)
+    result = sweep("gym/CartPole-v1", space, trials=1, output=tmp_path / "s", pruner="none", **SMALL, total_steps=3000)
     assert result.start is None
     assert "because the space does not contain learner.epochs=4" in capfd.readouterr().err
 
