@@ -70,7 +70,9 @@ def test_a_policy_that_draws_few_environments_is_not_waited_for() -> None:
     arrivals = population.Arrivals(1.0)
     reports(arrivals, (1, 0, 0), (2, 10, 10), (3, 20, 10), (4, 30, 10), (5, 40, 10))
     assert not arrivals.is_complete
-    reports(arrivals, (6, 50, 10))
+    reports(arrivals, (6, 50, 10), (11, 100, 10))
+    assert not arrivals.is_complete
+    reports(arrivals, (12, 110, 10))
     assert arrivals.is_complete
     assert arrivals.steps_per_second == pytest.approx(10.0)
 
@@ -79,7 +81,7 @@ def test_no_batch_at_all_is_no_measurement() -> None:
     arrivals = population.Arrivals(1.0)
     reports(arrivals, (1, 10, 10), (2, 20, 20), (3, 20, 20), (5, 20, 20))
     assert not arrivals.is_complete
-    reports(arrivals, (6, 20, 20))
+    reports(arrivals, (12, 20, 20))
     assert arrivals.is_complete
     with pytest.raises(TooShortError):
         _ = arrivals.steps_per_second
@@ -87,6 +89,6 @@ def test_no_batch_at_all_is_no_measurement() -> None:
 
 def test_a_policy_that_never_learns_does_not_keep_the_measurement_from_beginning() -> None:
     arrivals = population.Arrivals(1.0)
-    reports(arrivals, (1, 0, 0), (2, 10, 0), (3, 20, 0), (4, 30, 0), (5, 40, 0), (6, 50, 0), (7, 60, 0), (8, 70, 0))
+    reports(arrivals, *((second, 10 * (second - 1), 0) for second in range(1, 15)))
     assert arrivals.is_complete
     assert arrivals.steps_per_second == pytest.approx(10.0)

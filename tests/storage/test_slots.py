@@ -196,6 +196,13 @@ def test_slots_needed_leaves_room_for_two_batches_beside_every_group_s_own_and_f
         assert needed - num_groups == 2 * (whole_slots if batch % slot == 0 else whole_slots + 1)
 
 
+def test_policies_that_are_drawn_leave_rows_in_more_slots() -> None:
+    sizes = {"num_groups": 4, "group_rows": 16, "rollout_length": 32, "batch_size": 1024}
+    assert slots_needed(**sizes, num_policies=3) == 4 + 3 * 4
+    assert slots_needed(**sizes, num_policies=3, draws_policies=True) == 4 + 3 * 5
+    assert slots_needed(**sizes, draws_policies=True) == 4 + 4, "one policy is always drawn"
+
+
 def test_slots_are_completed_for_the_policies_that_play_in_them(topology: Topology) -> None:
     store = make_store(replace(topology, players=PlayerIds(policies=3, places=2)), SPEC, has_players=True)
     messages = np.zeros(16, np.int64)

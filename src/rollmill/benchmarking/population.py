@@ -30,8 +30,8 @@ _ENVS_PER_POLICY = 16
 _ROUNDS = 3
 # Reading what the processes of 12 policies occupy takes 0.12 s of processor time.
 _LOOK_EVERY_S = 10.0
-# In lengths of the measurement.
-_WARM_UP, _PATIENCE = 2.0, 2.0
+# In lengths of the measurement. A policy that is drawn for a group may have to wait while eleven others take turns.
+_WARM_UP, _PATIENCE = 2.0, 8.0
 
 
 class Arrivals:
@@ -71,7 +71,7 @@ class Arrivals:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the seconds are over, and each policy has learned from a batch since (or as many more are over)."""
+        """Whether the seconds are over, and each policy has learned from a batch since (or eight times as many)."""
         if self._begins_at is None:
             return False
         end = self._begins_at + self._seconds
@@ -82,7 +82,8 @@ class Arrivals:
     def steps_per_second(self) -> float:
         """Agent steps a second of all policies together.
 
-        A policy that learned from no batch since the beginning, because it drew few environments, counts 0.
+        A policy that learned from no batch since the beginning, because it drew few environments, counts 0, and one
+        that learned from none since the end counts until its last one.
 
         Raises:
             TooShortError: No policy has learned from a batch.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollmill.learning.admission import ADMISSIONS, FIFO, EqualShares
-from rollmill.regimes.player_setup import matchmaker, players_of
+from rollmill.regimes.player_setup import is_drawn, matchmaker, players_of
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
@@ -79,6 +79,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
             rollout_length=config.rollout_length,
             batch_size=batch_size,
             num_policies=players.policies,
+            draws_policies=is_drawn(config, probed.spec.agents),
         )
     elif wanted < least:
         raise ConfigError(

@@ -409,7 +409,13 @@ class SlotStore:
 
 
 def slots_needed(
-    *, num_groups: int, group_rows: int, rollout_length: int, batch_size: int, num_policies: int = 1
+    *,
+    num_groups: int,
+    group_rows: int,
+    rollout_length: int,
+    batch_size: int,
+    num_policies: int = 1,
+    draws_policies: bool = False,
 ) -> int:
     """The number of slots with which no stage waits for storage, and no sample waits longer than necessary.
 
@@ -417,8 +423,11 @@ def slots_needed(
     samples grow old while the learner is the slower stage. Below ``num_groups + one batch's + 1`` the run could
     deadlock: every group would hold a full slot and wait for a free one, while the learner waits for a batch that
     cannot become complete. Each policy has batches of its own.
+
+    Where policies are drawn for episodes, the last rows of a policy lie in more slots than a batch needs, because its
+    episodes end one by one, and they wait there until the policy is drawn again: one slot more for each policy.
     """
     slot_samples = rollout_length * group_rows
     # If slots do not divide a batch, the next batch begins in the middle of this one's last slot.
     batch_slots = -(-batch_size // slot_samples) + (batch_size % slot_samples != 0)
-    return num_groups + 2 * batch_slots * num_policies
+    return num_groups + (2 * batch_slots + (draws_policies and num_policies > 1)) * num_policies
