@@ -117,7 +117,7 @@ def make_config(
     from rollmill.settings.presets.off_policy import off_policy_overrides
     from rollmill.settings.presets.tasks import fitted, name_for_settings
 
-    chosen = resolve(_name_of(preset))
+    chosen = resolve(preset_name(preset))
     # Tasks come with the preset's number of environments, which they must divide.
     tasks = {"env.tasks": chosen.env.tasks} if chosen.env.tasks else {}
     alone = Config(env=replace(chosen.env, tasks=()), preset=chosen.name)
@@ -177,6 +177,12 @@ def make_config(
     policies = len(config.population.names)
     if config.in_replay and config.num_envs < policies and "num_envs" not in given and not tasks:
         config = replace(config, num_envs=policies)  # The presets' one environment is for one policy.
+    _check_effects(given, config)
+    return config
+
+
+def _check_effects(given: Mapping[str, object], config: Config) -> None:
+    """Refuse settings, by full key, that have no effect together with the others."""
     schedule, rate = config.optimiser.schedule, config.optimiser.learning_rate
     points = schedule.points if isinstance(schedule, FixedSchedule) else ()
     if "learner.learning_rate" in given and points and points[0][1] != rate:
@@ -185,15 +191,14 @@ def make_config(
             "omit learning_rate, or give that of the first point."
         )
     check_idle(given, config)
-    return config
 
 
-def _name_of(preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]) -> str:
+def preset_name(preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]) -> str:
     """Return the name of what to train, after registering the user's classes and functions."""
     if isinstance(preset, str):
         return preset
     if isinstance(preset, list | tuple):
-        return ",".join(map(_name_of, preset))
+        return ",".join(map(preset_name, preset))
     return register_factory(cast("Callable[..., Any]", preset))
 
 
@@ -239,7 +244,7 @@ def train(
     """
     check_main_guard("train()")
     _check_callbacks(callbacks)
-    preset = None if preset is None else _name_of(preset)
+    preset = None if preset is None else preset_name(preset)
     given = dict(overrides)
     if total_steps is not None:
         given["total_steps"] = total_steps
@@ -327,8 +332,14 @@ def _plan(
                 f"{given_names} with resume: a resumed run keeps its algorithm and protocol; omit them, or give single "
                 "settings."
             )
+        given = full_keys(saved, given)
+        if "env.imports" in given:  # Those of the run are needed, too.
+            text = isinstance(given["env.imports"], str)
+            imports = coerce(given["env.imports"], tuple[str, ...], "env.imports", text=text)
+            given["env.imports"] = tuple(dict.fromkeys((*saved.env.imports, *cast("tuple[str, ...]", imports))))
         settings = apply(saved, given)
         check_can_resume(directory, saved, settings)
+        _check_effects(given, settings)
         if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
             raise RunDirectoryError(
                 f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "

@@ -80,6 +80,7 @@ def test_installed_modules_go_first_in_every_process_of_a_run(tmp_path: Path) ->
         ("train gym/of_nobody:Env-v0", True),
         ("train gym/CartPole-v1 --import of_nobody", True),
         ("train gym/CartPole-v1 --env.imports of_nobody", True),
+        ("train gym/CartPole-v1 --imports of_nobody", True),
         ("train gym/CartPole-v1 --env.kwargs.a of_nobody:a --no-such-setting 1", True),
         ("train of_nobody:Env --help", True),
     ],

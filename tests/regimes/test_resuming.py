@@ -60,3 +60,27 @@ def test_no_checkpoint_that_fits_names_the_file_and_what_does_not_fit(tmp_path: 
     foreign = checkpoints(tmp_path).save({"model": {}}, 7)
     with pytest.raises(ProcessFailed, match=f"{foreign.name} does not fit this run: it lacks counters"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True)
+
+
+def test_settings_without_effect_are_refused_on_a_resume_too(tmp_path: Path) -> None:
+    settings = {"total_steps": 50, "learner.schedule": "0:3e-4,1e6:1e-4", "env.imports": ("json",)}
+    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", settings))
+    checkpoints(tmp_path).save({"model": {}}, 70)
+    for changes, message in (
+        ({"learning_rate": 1e-5}, "whose points are learning rates"),
+        ({"eval_video": 1}, "eval_video: without effect"),
+        ({"init_from": "runs/other"}, "cannot be resumed with another init_from"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **changes)
+
+
+def test_modules_that_are_imported_on_a_resume_do_not_replace_those_of_the_run(tmp_path: Path) -> None:
+    from rollmill.api import _plan
+    from rollmill.runtime.ranks import Ranks
+
+    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", {"env.imports": ("json",)}))
+    plan = _plan(
+        None, {"imports": "csv,json"}, tmp_path, resume=True, algo=None, protocol=None, ranks=Ranks(), trust=False
+    )
+    assert plan.settings.env.imports == ("json", "csv")

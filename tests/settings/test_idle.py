@@ -69,3 +69,16 @@ def test_who_turns_the_deciding_setting_off_may_keep_the_others() -> None:
     assert make_config(GAME, {**off, "population.pbt": False, "pbt.every": 100}).pbt.every == 100
     with pytest.raises(ConfigError, match=r"replay\.alpha: without effect with replay\.priorities='uniform'"):
         make_config("gym/CartPole-v1", {"replay.alpha": 0.5, "replay.priorities": "uniform"}, algo="dqn")
+
+
+@pytest.mark.parametrize(
+    ("preset", "key"),
+    [
+        ("envpool/Pong-v5", "env.atari.sticky_actions"),
+        ("gym/CartPole-v1", "env.vizdoom.width"),
+        ("gym/CartPole-v1", "env.dmlab.width"),
+    ],
+)
+def test_options_of_another_family_are_refused(preset: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}: without effect for environments that are not .*env\.kwargs\.NAME"):
+        make_config(preset, {key: 0.25 if "sticky" in key else 1})

@@ -13,6 +13,7 @@ from tests.tuning.straight_curves import CURVES
 from rollmill.api import Run, make_config
 from rollmill.cli import main
 from rollmill.envs import registry
+from rollmill.runtime.signed_files import UntrustedError
 from rollmill.settings.option_values import OptionError
 from rollmill.settings.options import flatten
 from rollmill.tuning.curves import CurveError
@@ -173,6 +174,30 @@ def test_files_without_settings_are_refused(content: str | None, message: str, t
     with pytest.raises(SettingsFileError, match=message):
         read_settings(path)
     assert main(["train", "gym/CartPole-v1", "--settings", str(path)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_code"),
+    [
+        ({"env.wrappers": "helpers.Bonus()"}, True),
+        ({"env.wrappers": "RecordVideo(video_folder='x')"}, True),
+        ({"env.wrappers": "TransformReward(2)"}, False),
+        ({"env.tasks": "gym/CartPole-v1,helpers:Env"}, True),
+        ({"env.tasks": ["gym/CartPole-v1", "gym/Acrobot-v1"]}, False),
+        ({"env.dmlab.level_cache": "maps"}, True),
+        ({"env.kwargs.size": 3}, False),
+        ({"env.kwargs.size": "a:b"}, True),
+    ],
+)
+def test_files_of_others_name_no_code(settings: dict[str, Any], is_code: bool, tmp_path: Path) -> None:
+    path = tmp_path / "good.json"
+    path.write_text(json.dumps(settings))
+    if not is_code:
+        assert read_settings(path) == settings
+        return
+    with pytest.raises(UntrustedError, match="--trust"):
+        read_settings(path)
+    assert read_settings(path, trust=True) == settings
 
 
 def test_what_is_given_by_hand_goes_over_the_file_however_it_is_written() -> None:

@@ -22,10 +22,12 @@ def import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) 
     """Import the user's modules here, and have every worker import them too."""
     _search_here_if_needed(arguments, overrides)
     modules: list[str] = arguments.modules or []
-    if "env.imports" in overrides:
+    for key in ("env.imports", "imports"):
+        if key not in overrides:
+            continue
         # The same modules as a setting. Import them now, because the preset may be registered by them.
-        given = overrides.pop("env.imports")
-        named = coerce(given, tuple[str, ...], "env.imports", text=isinstance(given, str))
+        given = overrides.pop(key)
+        named = coerce(given, tuple[str, ...], key, text=isinstance(given, str))
         modules = [*cast("tuple[str, ...]", named), *modules]
     if modules:
         from rollmill.envs.user_code import import_user_code, lasting_name

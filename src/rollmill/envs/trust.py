@@ -30,21 +30,28 @@ def named_code(env: EnvConfig) -> str:
             return (
                 f"it gives the environment {env.name!r} the argument {key}={value!r} (env.kwargs), which may run code"
             )
-    for call in parse_wrappers(env.wrappers):
-        if call.is_own or any(isinstance(value, str) for value in (*call.args, *call.kwargs.values())):
-            return f"it wraps the environment in {call.name} (env.wrappers), which may run code or write files"
+    if reason := wrapping_code(env.wrappers):
+        return reason
     for name in env.names:
         if name.startswith("dmlab/") and env.dmlab.level_cache is not None:
             return (
                 f"it gives the environment {name!r} maps from the folder {env.dmlab.level_cache!r} "
                 "(env.dmlab.level_cache), which may hold anything"
             )
-        if not _is_built_in(name):
+        if not is_built_in(name):
             return f"it names the environment {name!r}, which is not a built-in one (env.name) and runs code"
     return ""
 
 
-def _is_built_in(name: str) -> bool:
+def wrapping_code(wrappers: str) -> str:
+    """Describe the code that ``env.wrappers`` runs; empty for Gymnasium's own with numeric arguments."""
+    for call in parse_wrappers(wrappers):
+        if call.is_own or any(isinstance(value, str) for value in (*call.args, *call.kwargs.values())):
+            return f"it wraps the environment in {call.name} (env.wrappers), which may run code or write files"
+    return ""
+
+
+def is_built_in(name: str) -> bool:
     """Whether a name refers to an environment of a trusted package and imports nothing else."""
     if name.startswith(f"{FAMILY}/"):
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.settings.value_checks import ConfigError
@@ -29,7 +30,11 @@ class _Idle(NamedTuple):
     switch: str = ""
 
 
-_RULES = (
+def _has_none_of(prefixes: tuple[str, ...], config: Config) -> bool:
+    return not any(name.startswith(prefixes) for name in config.env.names)
+
+
+_RULES: tuple[_Idle, ...] = (
     _Idle(
         ("eval_against", "eval_video"),
         lambda config: config.eval_every is None,
@@ -73,6 +78,19 @@ _RULES = (
         "with replay.priorities='uniform'",
         "use replay.priorities='proportional'",
     ),
+)
+_RULES += tuple(
+    _Idle(
+        (f"env.{family}.",),
+        partial(_has_none_of, prefixes),
+        f"for environments that are not {', '.join(f'{prefix}...' for prefix in prefixes)}",
+        "give the environment's own arguments as env.kwargs.NAME",
+    )
+    for family, prefixes in (
+        ("atari", ("atari/", "pettingzoo/atari/")),
+        ("vizdoom", ("vizdoom/",)),
+        ("dmlab", ("dmlab/",)),
+    )
 )
 # What a setting may have been taken for.
 _MISTAKEN = {

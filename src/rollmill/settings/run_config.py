@@ -43,6 +43,10 @@ _FIXED = (
     *(f"env.vizdoom.{name}" for name in ("width", "height", "measurements")),
     *(f"env.dmlab.{name}" for name in ("width", "height", "extended_actions", "instructions")),
     "population.snapshots",
+    # Read where a run begins, not where it goes on.
+    "init_from",
+    "init_skip",
+    "init_optimiser",
 )
 # The saved states of groups, the noise and the versions in flight depend on these.
 _FIXED_IN_LOCKSTEP = ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")

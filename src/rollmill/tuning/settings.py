@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rollmill.envs.config import EnvConfig
+from rollmill.envs.trust import is_built_in, wrapping_code
 from rollmill.runtime.signed_files import read_signed, require_trust
 from rollmill.settings.config import Config
+from rollmill.settings.option_values import coerce
 from rollmill.settings.options import full_keys
 from rollmill.settings.regime_config import AsyncConfig
 from rollmill.tuning.model import Allocation, Workload
@@ -134,13 +136,24 @@ def read_settings(path: Path | str, *, trust: bool = False) -> dict[str, Any]:
     return settings
 
 
+_NAMING_CODE = ("env", "env.name", "env.tasks", "env.imports", "env.kwargs", "env.dmlab", "env.dmlab.level_cache")
+
+
+def _names(key: str, value: object) -> tuple[str, ...]:
+    return cast("tuple[str, ...]", coerce(value, tuple[str, ...], key, text=isinstance(value, str)))
+
+
 def _named_code(settings: Mapping[str, Any]) -> str:
     """A description of the first setting that names code; empty if none does."""
     for key, value in full_keys(Config(env=EnvConfig(name="any")), settings).items():
         is_argument = key.startswith("env.kwargs.")
         if is_argument and (value is None or isinstance(value, bool | int | float)):
             continue
-        if is_argument or key in ("env", "env.name", "env.imports", "env.kwargs"):
+        if key == "env.wrappers" and (reason := wrapping_code(str(value))):
+            return reason
+        if key == "env.tasks" and all(map(is_built_in, _names(key, value))):
+            continue
+        if is_argument or key in _NAMING_CODE:
             return f"it sets {key} to {value!r}, which may run code"
     return ""
 

@@ -94,7 +94,7 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
         return config
     enough = max(2 * config.algorithm.batch_size, 4 * config.replay.least_min_size(config.num_envs * rows_per_env))
     # A trial fills little of the replay, so that one for the disk need not fit into memory.
-    capacity = min(config.replay.capacity, max(_MOST_KEPT, 4 * enough))
+    capacity = min(config.replay.most_steps, max(_MOST_KEPT, 4 * enough))
     replay = replace(config.replay, capacity=capacity, min_size=min(config.replay.min_size, enough), storage="memory")
     return replace(
         config,

@@ -16,13 +16,12 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollmill.api import check_main_guard, make_config
-from rollmill.envs.registry import register_factory
+from rollmill.api import check_main_guard, make_config, preset_name
 from rollmill.extras import install_command, missing_modules
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.signals import sigterm_interrupts
@@ -39,7 +38,7 @@ SECONDS = 60.0
 
 
 def tune(
-    preset: str | Callable[..., Any],
+    preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]],
     *,
     algo: str | None = None,
     protocol: str | None = None,
@@ -71,8 +70,7 @@ def tune(
     """
     check_main_guard("tune()")
     begun = time.monotonic()
-    if not isinstance(preset, str):
-        preset = register_factory(preset)
+    preset = preset_name(preset)
     config = _with_room(make_config(preset, overrides, algo=algo, protocol=protocol), overrides).resolved()
     if cores is not None:
         check_cores(cores)
