@@ -12,7 +12,7 @@ import pytest
 from tests.campaigns.small import SMALL
 
 from rollmill.campaigns.driver import run_all
-from rollmill.campaigns.jobs import Job, Record, open_campaign
+from rollmill.campaigns.jobs import CampaignError, Job, Record, open_campaign
 from rollmill.campaigns.run_queue import RunningJob
 
 
@@ -21,9 +21,14 @@ class Listed:
 
     def __init__(self, jobs: list[Job], hopeless: tuple[str, ...] = ()) -> None:
         self.left = list(jobs)
+        self.listed = [job.name for job in jobs]
         self.total = len(jobs)
         self.hopeless = hopeless
         self.ends: list[tuple[str, str]] = []
+
+    @property
+    def names(self) -> list[str]:
+        return self.listed
 
     def take(self) -> Job | None:
         return self.left.pop(0) if self.left else None
@@ -51,6 +56,16 @@ def test_a_failure_does_not_stop_the_others(tmp_path: Path, capfd: pytest.Captur
     shown = capfd.readouterr().err
     assert "broken: failed after" in shown
     assert "endless: pruned after" in shown
+
+
+def test_runs_that_all_fail_alike_end_the_campaign(tmp_path: Path) -> None:
+    jobs = [Job(f"broken_{place}", "gym/NoSuchEnvironment-v1", {"seed": place}) for place in range(4)]
+    with open_campaign(tmp_path, "suite", {}) as campaign:
+        campaign.add(jobs)
+        with pytest.raises(CampaignError, match=r"first 3 runs .*failed in the same way: .*NoSuchEnv.*\n.*--retry"):
+            run_all(campaign, Listed(jobs), jobs=1, title="test", quiet=True)
+        statuses = [campaign.records[job.name].status for job in jobs]
+    assert statuses == ["failed", "failed", "failed", "waiting"]
 
 
 def test_a_signal_ends_the_campaign_and_its_runs_wait(tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ def test_a_run_that_has_begun_keeps_its_settings(tmp_path: Path) -> None:
         campaign.update("one", status="failed", error="too short")
         with pytest.raises(CampaignError, match=r"total_steps is 200 there, now 100.*--output"):
             campaign.add([ONE])
+        campaign.update("one", status="waiting", error="")  # It was interrupted.
+        campaign.run_dir("one").mkdir(parents=True)
+        with pytest.raises(CampaignError, match="total_steps is 200 there, now 100"):
+            campaign.add([ONE])
 
 
 def test_another_campaign_in_the_folder_is_refused(tmp_path: Path) -> None:
@@ -118,3 +122,4 @@ def test_names_are_names_of_folders() -> None:
     assert job_name("atari_pong", "", "seed_1") == "atari_pong-seed_1"
     assert job_name("module:My Env", "../x") == "module_My_Env-.._x"
     assert len(job_name("x" * 1000)) == 120
+    assert job_name("x" * 1000, "seed_1") == "x" * 113 + "-seed_1"

@@ -69,6 +69,18 @@ def test_a_failed_run_has_its_error(campaign: Campaign) -> None:
     assert not record.error.startswith("rollmill: ")
 
 
+def test_the_error_of_an_earlier_session_is_not_taken_for_the_last_one(campaign: Campaign) -> None:
+    job = Job("one", "gym/CartPole-v1", dict(SMALL))
+    campaign.add([job])
+    campaign.log_file("one").parent.mkdir(parents=True, exist_ok=True)
+    campaign.log_file("one").write_text("rollmill: no space left\n")
+    with RunQueue(campaign, 1) as queue:
+        os.kill(queue.start(job).process.pid, signal.SIGKILL)
+        record = until_one_ends(queue)
+    assert record.status == "failed"
+    assert record.error == "SIGKILL killed it."
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_waits_and_is_resumed_from_its_checkpoint(campaign: Campaign) -> None:
     job = Job("one", "gym/CartPole-v1", {**SMALL, "total_steps": 100_000_000})

@@ -114,7 +114,14 @@ def test_a_grid_has_every_point_once() -> None:
     assert points[0] == {"learner.epochs": 1, "learner.optimiser": "adam"}
     assert points[-1] == {"learner.epochs": 3, "learner.optimiser": "rmsprop"}
     (steps,) = parsed({"learner.learning_rate": {"low": 0.1, "high": 0.3, "step": 0.1}})
-    assert steps.grid == pytest.approx((0.1, 0.2, 0.3))
+    assert steps.grid == (0.1, 0.2, 0.3)
+
+
+def test_whole_numbers_are_real_ones_where_the_setting_is() -> None:
+    (choices,) = parsed({"learner.weight_decay": {"choices": [0, 1e-4]}})
+    assert [repr(value) for value in choices.ends] == ["0.0", "0.0001"]
+    with pytest.raises(SpaceError, match="a choice twice"):
+        parsed({"learner.weight_decay": {"choices": [0, 0.0]}})
 
 
 def test_a_grid_needs_few_values() -> None:

@@ -138,6 +138,15 @@ def test_a_grid_is_gone_through_once_over_two_sessions(tmp_path: Path) -> None:
     assert len(points) == 16
 
 
+def test_a_grid_of_real_steps_is_gone_through_once(tmp_path: Path) -> None:
+    steps = Range("learner.kl_target", 0.1, 0.3, is_integer=False, step=0.1)
+    study = study_in(tmp_path, (steps, EPOCHS), sampler="grid")
+    for _ in range(24):
+        study.complete(study.ask().number, [1.0])
+    points = {(t.settings["learner.kl_target"], t.settings["learner.epochs"]) for t in study.trials}
+    assert points == {(rate, epochs) for rate in (0.1, 0.2, 0.3) for epochs in range(1, 9)}
+
+
 def test_failed_trials_are_tried_again(tmp_path: Path) -> None:
     study = study_in(tmp_path)
     first, second = study.ask(), study.ask()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from rollmill.campaigns.jobs import ENDED, Campaign, Job, Record
+from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record
 from rollmill.campaigns.progress import CampaignDisplay, Progress, RunProgress
 from rollmill.campaigns.run_queue import RunningJob, RunQueue
 from rollmill.runtime.signals import StopSignals
 
 _POLL_S = 0.2
 _FOLLOW_EVERY_S = 1.0
+_SAME_FAILURES = 3
 
 
 class Source(Protocol):
@@ -21,6 +22,11 @@ class Source(Protocol):
     @property
     def total(self) -> int:
         """The number of runs, ended ones included."""
+        ...
+
+    @property
+    def names(self) -> Collection[str]:
+        """The runs that have been planned so far; the folder may hold others."""
         ...
 
     def take(self) -> Job | None:
@@ -54,10 +60,12 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
         False if Ctrl-C or SIGTERM ended it before.
 
     Raises:
+        CampaignError: The first runs have all failed in the same way.
         KeyboardInterrupt: A second Ctrl-C; the runs were killed.
     """
     followed_at = 0.0
-    before = float(sum(record.status in ENDED for record in campaign.records.values()))
+    ends: list[Record] = []
+    before = float(sum(record.status in ENDED for record in _records(campaign, source)))
     with (
         StopSignals() as signals,
         CampaignDisplay(title, quiet=quiet) as display,
@@ -77,6 +85,8 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
                 if record.status in ENDED:
                     source.ended(record)
                     display.ended(record)
+                    ends.append(record)
+                    _refuse_the_same_failures(ends)
             if time.monotonic() - followed_at < _FOLLOW_EVERY_S:
                 continue
             followed_at = time.monotonic()
@@ -89,10 +99,20 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
     return False
 
 
+def _refuse_the_same_failures(ends: Sequence[Record]) -> None:
+    """Raise where nothing but one failure has come of the first runs: the others would fail as well."""
+    errors = {record.error for record in ends}
+    if len(ends) == _SAME_FAILURES and errors != {""} and len(errors) == 1:
+        raise CampaignError(
+            f"the first {len(ends)} runs have failed in the same way: {errors.pop()}\nCorrect it, and repeat the "
+            "command with --retry-failed (retry_failed=True)"
+        )
+
+
 def _progress(
     campaign: Campaign, source: Source, running: Sequence[RunningJob], elapsed_s: float, before: float
 ) -> Progress:
-    statuses = [record.status for record in campaign.records.values()]
+    statuses = [record.status for record in _records(campaign, source)]
     return Progress(
         total=source.total,
         done=statuses.count("done"),
@@ -102,6 +122,10 @@ def _progress(
         elapsed_s=elapsed_s,
         running=[_of_run(each, source) for each in running],
     )
+
+
+def _records(campaign: Campaign, source: Source) -> list[Record]:
+    return [campaign.records[name] for name in source.names if name in campaign.records]
 
 
 def _share(running: RunningJob, source: Source) -> float:

@@ -75,8 +75,10 @@ class Record:
 
 
 def job_name(*parts: str) -> str:
-    """Make a name of its parts that can be a directory's."""
-    return re.sub(r"[^\w.+-]+", "_", "-".join(part for part in parts if part))[:_LONGEST_NAME]
+    """Make a name of its parts that can be a directory's; of a long one the first part is cut."""
+    first, *others = (re.sub(r"[^\w.+-]+", "_", part) for part in parts if part)
+    rest = "".join(f"-{part}" for part in others)
+    return f"{first[: max(1, _LONGEST_NAME - len(rest))]}{rest}"
 
 
 class Campaign:
@@ -126,7 +128,7 @@ class Campaign:
             known = self._records.get(job.name)
             if known is None:
                 self._records[job.name] = Record(job)
-            elif known.job != job and known.status != "waiting":
+            elif known.job != job and (known.status != "waiting" or self.run_dir(job.name).exists()):
                 raise CampaignError(
                     f"{self.folder} holds the run {job.name} with other settings ({_difference(known.job, job)}): "
                     f"repeat the command that began it, or choose another folder ({OUTPUT_OPTION})."

@@ -46,6 +46,7 @@ class RunningJob:
         share: Which share of the cores it has.
         started_at: When, on the monotonic clock.
         follower: Reads its metrics.
+        log_begins: Where its part of the log begins, in bytes; earlier sessions have written what is before.
         wanted_end: The status that it gets when it ends on request; None before a request.
     """
 
@@ -54,6 +55,7 @@ class RunningJob:
     share: int
     started_at: float
     follower: RunFollower
+    log_begins: int
     wanted_end: Status | None = field(default=None)
 
 
@@ -77,10 +79,12 @@ class RunQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # After a second Ctrl-C nothing is waited for.
-        self.end_all(0.0 if isinstance(error, KeyboardInterrupt) else _GRACE_S)
         assert self._watchdog is not None
-        self._watchdog.close()
+        try:
+            # After a second Ctrl-C nothing is waited for.
+            self.end_all(0.0 if isinstance(error, KeyboardInterrupt) else _GRACE_S)
+        finally:
+            self._watchdog.close()
 
     @property
     def running(self) -> Sequence[RunningJob]:
@@ -98,6 +102,7 @@ class RunQueue:
         share = next(i for i in range(len(self._shares)) if i not in {each.share for each in self._running.values()})
         words = self._words(job)
         with self._campaign.log_file(job.name).open("ab") as log, _confined(self._shares[share]):
+            log_begins = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
                 # -P: modules in the working directory must not shadow installed ones.
                 [sys.executable, "-P", "-m", "rollmill", *words],
@@ -109,7 +114,7 @@ class RunQueue:
             )
         self._watchdog.add_group(process.pid)
         follower = RunFollower(self._campaign.run_dir(job.name))
-        self._running[job.name] = RunningJob(job, process, share, time.monotonic(), follower)
+        self._running[job.name] = RunningJob(job, process, share, time.monotonic(), follower, log_begins)
         self._campaign.update(job.name, status="running", error="")
         return self._running[job.name]
 
@@ -145,9 +150,15 @@ class RunQueue:
         for running in self._running.values():
             self.stop(running.job.name, "waiting")
         deadline = time.monotonic() + grace_s
-        while self._running and time.monotonic() < deadline:
-            self.poll()
-            time.sleep(0.05)
+        try:
+            while self._running and time.monotonic() < deadline:
+                self.poll()
+                time.sleep(0.05)
+        finally:  # A second Ctrl-C ends the wait.
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kill what still runs."""
         for running in self._running.values():
             running.process.kill()
         if self._running:
@@ -183,7 +194,7 @@ class RunQueue:
         elif code == 0:
             status = "done"
         else:
-            status, error = "failed", _error_of(self._campaign.log_file(name), code)
+            status, error = "failed", _error_of(self._campaign.log_file(name), code, running.log_begins)
         seconds = self._campaign.records[name].seconds + time.monotonic() - running.started_at
         return self._campaign.update(name, status=status, error=error, seconds=round(seconds, 1))
 
@@ -222,10 +233,10 @@ def _outer_tokens() -> list[str]:
     return [token for token in (os.environ.get(sweep.VARIABLE),) if token]
 
 
-def _error_of(log: Path, code: int) -> str:
-    """The error that a run printed last."""
+def _error_of(log: Path, code: int, begins: int) -> str:
+    """The error that a run printed last, in its log from byte ``begins`` on."""
     with log.open("rb") as file:
-        text = _tail(file).decode(errors="replace").strip()
+        text = _tail(file, begins).decode(errors="replace").strip()
     _, found, message = text.rpartition(f"\n{_PREFIX}") if f"\n{_PREFIX}" in text else ("", "", text)
     if not found:
         message = text.removeprefix(_PREFIX)
@@ -236,6 +247,6 @@ def _error_of(log: Path, code: int) -> str:
     return message[-_LONGEST_ERROR:].strip() or f"it exited with code {code}"
 
 
-def _tail(file: IO[bytes]) -> bytes:
-    file.seek(max(0, file.seek(0, 2) - 2 * _LONGEST_ERROR))
+def _tail(file: IO[bytes], begins: int) -> bytes:
+    file.seek(max(begins, file.seek(0, os.SEEK_END) - 2 * _LONGEST_ERROR))
     return file.read()

@@ -71,8 +71,10 @@ class Range:
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
         if count > _MOST_GRID_POINTS:
             return None
-        values = [self.low + step * place for place in range(count)]
-        return tuple(map(int, values)) if self.is_integer else tuple(values)
+        if self.is_integer:
+            return tuple(int(self.low + step * place) for place in range(count))
+        # 0.1 + 2 * 0.1 is 0.30000000000000004, above a high of 0.3.
+        return tuple(min(self.high, float(f"{self.low + step * place:.12g}")) for place in range(count))
 
     def describe(self) -> str:
         """Say in words what is searched."""
@@ -212,9 +214,7 @@ def _dimension(key: str, table: Mapping[str, Any], annotation: object) -> Dimens
         values = table[_CHOICES]
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise SpaceError(f"the space: [{key}] has choices = {values!r}: give a list with at least one value.")
-        plain = [_jsonable(value) for value in values]
-        for value in plain:
-            _coerced(value, annotation, key)
+        plain = [_coerced(_jsonable(value), annotation, key) for value in values]
         if len({json.dumps(value) for value in plain}) < len(plain):
             raise SpaceError(f"the space: [{key}] has a choice twice: {plain!r}.")
         return Choices(key, tuple(plain))
@@ -263,11 +263,14 @@ def _takes(value: object, annotation: object) -> bool:
     return True
 
 
-def _coerced(value: object, annotation: object, key: str) -> None:
+def _coerced(value: object, annotation: object, key: str) -> Any:
+    """The value as the configuration has it: 0 for a real number is 0.0."""
     try:
-        coerce(value, annotation, key, text=isinstance(value, str))
+        found = coerce(value, annotation, key, text=isinstance(value, str))
     except OptionError as error:
         raise SpaceError(f"the space: {error}") from error
+    is_number = isinstance(value, int | float) and isinstance(found, int | float) and math.isfinite(found)
+    return found if is_number else value
 
 
 def _jsonable(value: object) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rollmill.campaigns.program import with_own_code
 from rollmill.campaigns.run_queue import RunningJob
 from rollmill.campaigns.suite_file import Method, Suite, find_suite
 from rollmill.envs.config import EnvConfig
+from rollmill.extras import check_extra
 from rollmill.settings.config import Config
 from rollmill.settings.options import encode_settings, full_keys
 from rollmill.settings.value_checks import check_integer
@@ -120,6 +121,7 @@ def suite(
     """
     check_main_guard("suite()")
     check_integer("jobs", jobs, 1)
+    check_extra("plots", "the report of a suite")
     found = find_suite(name) if isinstance(name, str) else Suite("environments", tuple(name))
     found = _chosen(found, envs)
     if seeds is not None:
@@ -166,6 +168,10 @@ class _Runs:
     @property
     def total(self) -> int:
         return len(self._steps)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._steps.keys()
 
     def take(self) -> Job | None:
         return self._left.pop(0) if self._left else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +26,7 @@ from rollmill.campaigns.run_queue import RunningJob
 from rollmill.campaigns.space import Dimension, contains, parse_space, read_space
 from rollmill.campaigns.study import DIRECTIONS, POINTS, PRUNERS, SAMPLERS, Study, Trial, check_installed
 from rollmill.campaigns.sweep_result import SweepResult
+from rollmill.extras import check_extra
 from rollmill.reporting.metric_table import EVALUATION_GROUP, EVALUATION_KEYS, metric_names
 from rollmill.settings.config import Config
 from rollmill.settings.options import encode_settings, full_keys
@@ -94,6 +95,7 @@ def sweep(
     ):
         check_choice(name, chosen, allowed)
     check_installed()
+    check_extra("plots", "the page of a sweep")
     fixed = with_own_code(preset, overrides)
     name = name_of(preset)
     plan = _plan(name, space, fixed, algo=algo, protocol=protocol, metric=metric)
@@ -276,6 +278,10 @@ class _Trials:
     def total(self) -> int:
         ended = sum(trial.state not in ("running",) for trial in self._study.trials)
         return max(self._trials, ended) * self._seeds
+
+    @property
+    def names(self) -> Collection[str]:
+        return [self._name(trial.number, seed) for trial in self._study.trials for seed in range(self._seeds)]
 
     def take(self) -> Job | None:
         while not self._queued:
