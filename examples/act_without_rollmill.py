@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 import onnxruntime
 
+if len(sys.argv) != 3:
+    sys.exit(f"usage: python {sys.argv[0]} AGENT.onnx ENVIRONMENT_ID\nThe id is one that Gymnasium knows.")
 session = onnxruntime.InferenceSession(sys.argv[1])
 inputs = {each.name: each for each in session.get_inputs()}
 state = np.zeros((1, inputs["state"].shape[1] if "state" in inputs else 0), np.float32)

@@ -44,6 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                elif line["key"] == "deletedFile":
+                    del self.server.files[line["value"]["path"]]
             url = f"{self.server.url}/me/agent/commit/{COMMIT}"
             return self._answer({"commitUrl": url, "commitOid": COMMIT, "success": True})
         return self._answer({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -76,3 +77,26 @@ def test_a_native_environment_cannot_be_recorded(run: rollmill.Run, tmp_path_fac
     native = rollmill.train("envpool/CartPole-v1", run_dir=tmp_path_factory.mktemp("native"), quiet=True, **SMALL)
     with pytest.raises(UnknownEnvironment, match="has only a native vector environment"):
         record(native.dir, "cartpole/native-v0", episodes=1)
+
+
+class Reusing(gymnasium.Env[Any, Any]):
+    """Writes all observations into one array."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.shown = np.zeros(1, np.float32)
+        return self.shown, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.shown += 1
+        return self.shown, 1.0, bool(self.shown[0] >= 5), False, {}
+
+
+def test_an_environment_may_write_into_the_same_array_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    run = rollmill.train(Reusing, run_dir=tmp_path / "run", quiet=True, **SMALL)
+    record(run.dir, "reusing/test-v0", episodes=1)
+    (episode,) = read_dataset("reusing/test-v0").iterate_episodes()
+    assert episode.observations[:, 0].tolist() == [0, 1, 2, 3, 4, 5]

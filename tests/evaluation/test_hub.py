@@ -94,3 +94,14 @@ def test_without_a_network_the_hub_is_not_reached(run: rollmill.Run, monkeypatch
 def test_an_agent_that_does_not_exist_is_named(server: Hub) -> None:
     with pytest.raises(HubError, match="hf://me/nothing cannot be fetched"):
         rollmill.load("hf://me/nothing")
+
+
+def test_a_second_push_replaces_the_first(run: rollmill.Run, server: Hub, tmp_path: Path) -> None:
+    push(run.dir, "me/agent", episodes=1, video=False)
+    server.files["replay.mp4"] = b"of another agent"
+    longer = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "longer", quiet=True, **{**SMALL, "total_steps": 200})
+    push(longer.dir, "me/agent", episodes=1, video=False)
+    (checkpoint,) = [name for name in server.files if name.startswith("checkpoints/")]
+    assert f"{longer.agent_steps:012d}" in checkpoint
+    assert "replay.mp4" not in server.files
+    assert "spaces.json" in server.files

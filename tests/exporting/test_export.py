@@ -176,6 +176,8 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(run_dir: Path) -> No
         export(run_dir, format="tflite")
     with pytest.raises(ExportError, match=r"the format is torch, but a\.onnx ends like a file of the format onnx"):
         export(run_dir, "a.onnx", format="torch")
+    with pytest.raises(ExportError, match=r"a\.txt ends like a file of no known format: end the name with \.onnx, "):
+        export(run_dir, "a.txt")
     with pytest.raises(ExportError, match="safetensors holds weights, not how to act: choose onnx or torch"):
         export(run_dir, format="safetensors", sample=True)
     with pytest.raises(ExportError, match=r"DQN has no probabilities to sample from.*leave out --sample"):

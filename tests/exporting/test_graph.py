@@ -105,6 +105,15 @@ def test_an_entry_called_state_is_not_the_recurrent_state() -> None:
     assert compare(agent, graph, run_module(graph), observations=100).differing == 0
 
 
+def test_an_entry_called_action_is_not_the_action() -> None:
+    spaces_with = spaces.Dict({"action": spaces.Box(-1, 1, (2,), np.float32), "value": spaces.Discrete(3)})
+    agent = make_agent(Case(spaces_with, CASES["MLP"].action, ModelConfig(mlp_sizes=(8,))))
+    graph = AgentGraph(agent)
+    assert {port.name for port in graph.inputs} == {"observation/action", "observation/value"}
+    assert {port.name for port in graph.outputs} >= {"action", "value"}
+    assert compare(agent, graph, run_module(graph), observations=100).differing == 0
+
+
 def test_actions_are_in_their_space() -> None:
     for name in ("Gaussian, clipped", "Gaussian, scaled", "Gaussian, squashed", "SAC", "TD3"):
         run = run_module(AgentGraph(make_agent(CASES[name])))

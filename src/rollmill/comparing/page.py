@@ -177,12 +177,19 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes
 
 def _draw(comparison: Comparison, env: str, intervals: Mapping[str, Estimate], folder: Path) -> list[Path]:
     """The pictures of one environment."""
-    # In the run of a stranger the name of the environment may be any text.
-    name = re.sub(r"[^\w.+-]", "-", env).encode()[:_LONGEST_NAME].decode(errors="ignore")
+    name = _file_name(env)
+    alike = [other for other in comparison.envs if _file_name(other) == name]
+    if len(alike) > 1:
+        name += f"-{alike.index(env)}"
     drawn = [draw_curves(comparison, env, folder / f"curves-{name}.png")]
     if intervals:
         drawn.append(draw_scores(comparison, env, intervals, folder / f"scores-{name}.png"))
     return drawn
+
+
+def _file_name(env: str) -> str:
+    # In the run of a stranger the name of the environment may be any text.
+    return re.sub(r"[^\w.+-]", "-", env).encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 def _figures(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -179,14 +180,15 @@ def _play(
         agent.reset()
         first = int_seed(seed, "recorded episode", episode)
         observation, info = env.reset(seed=first)
-        observations, actions, rewards = [observation], [], []
+        # An environment may write into the same arrays again.
+        observations, actions, rewards = [copy.deepcopy(observation)], [], []
         ends: list[tuple[bool, bool]] = []
         while not ends or not any(ends[-1]):
             mask = None if isinstance(observation, dict) and ACTION_MASK in observation else info.get(ACTION_MASK)
             action = agent.act(observation, deterministic=deterministic, action_mask=mask)
             observation, reward, terminated, truncated, info = env.step(action)
-            observations.append(observation)
-            actions.append(action)
+            observations.append(copy.deepcopy(observation))
+            actions.append(copy.deepcopy(action))
             rewards.append(float(reward))
             ends.append((bool(terminated), bool(truncated)))
         progress(episode + 1, sum(rewards))
@@ -207,4 +209,4 @@ def _columns(values: list[Any]) -> Any:
         return {key: _columns([value[key] for value in values]) for key in values[0]}
     if isinstance(values[0], tuple):
         return tuple(_columns(list(column)) for column in zip(*values, strict=True))
-    return [np.array(value) for value in values]  # an environment may write into the same array again
+    return [np.asarray(value) for value in values]

@@ -100,7 +100,8 @@ def _facts(
     name: str, run_dir: Path, snapshot: Snapshot, saved: dict[str, Any], result: EvaluationResult, *, has_video: bool
 ) -> CardFacts:
     told = last_lines(run_dir, ("versions", "command", "settings that differ from the defaults"))
-    differing = told.get("settings that differ from the defaults", "").split(", ")
+    # A value may contain a comma, too.
+    differing = re.split(r", (?=[\w.]+=)", told.get("settings that differ from the defaults", ""))
     settings = dict(part.partition("=")[::2] for part in differing if "=" in part)
     return CardFacts(
         name=name,
@@ -168,7 +169,13 @@ def push(
         api = library.HfApi(endpoint=_endpoint())
         try:
             api.create_repo(name, private=private, exist_ok=True)
-            api.upload_folder(repo_id=name, folder_path=folder, commit_message="Publish an agent of Rollmill")
+            api.upload_folder(
+                repo_id=name,
+                folder_path=folder,
+                commit_message="Publish an agent of Rollmill",
+                # What an earlier push has left would be taken for a part of this agent.
+                delete_patterns=["checkpoints/*", SPACES_FILE, _VIDEO],
+            )
         except Exception as error:  # also those of the package below it, which tell of a missing network
             raise HubError(
                 f"the Hub does not take {name}: {error}. Log in with a token that may write (hf auth login, or "

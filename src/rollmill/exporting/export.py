@@ -222,6 +222,11 @@ def _metadata(agent: Agent, graph: AgentGraph, policy: str | None, task: str | N
 def _known_format(format: str | None, output: Path | str | None, sample: bool) -> Format:
     ending = "" if output is None else Path(output).suffix
     of_ending = next((name for name, suffix in FORMATS.items() if suffix == ending), None)
+    if ending and of_ending is None and format is None:
+        raise ExportError(
+            f"{output} ends like a file of no known format: end the name with {', '.join(FORMATS.values())}, or give "
+            "the format"
+        )
     format = format or of_ending or "onnx"
     if format not in FORMATS:
         raise ExportError(f"format {format!r} was given; choose one of {', '.join(FORMATS)}")

@@ -61,13 +61,6 @@ class AgentGraph(nn.Module):
         self.task = None if agent.task is None else _InTask(agent.task, codec.specs, own)
         self.samples, self.choices = sample, own.categorical_sizes
         others = self._others(agent, own)
-        taken = {port.name for port in others}
-        self.entries = nn.ModuleList([_Entry(leaf) for leaf in codec.leaves])
-        seen = [
-            Port(name_of_entry(leaf.name, taken), "observation", *_array_of(leaf), leaf.path) for leaf in codec.leaves
-        ]
-        self.entry_names = [leaf.name for leaf in codec.leaves]
-        self.inputs: tuple[Port, ...] = (*seen, *others)
         self.actions = _Actions(own, ActionCodec(own, agent.snapshot.box_actions))
         outputs = list(self.actions.ports)
         if algorithm.state_size:
@@ -77,6 +70,13 @@ class AgentGraph(nn.Module):
         if self.acting.gives_value:
             outputs.append(Port(VALUE, "value", "float32"))
         self.outputs: tuple[Port, ...] = tuple(outputs)
+        taken = {port.name for port in (*others, *outputs)}  # ONNX has one set of names for both
+        self.entries = nn.ModuleList([_Entry(leaf) for leaf in codec.leaves])
+        seen = [
+            Port(name_of_entry(leaf.name, taken), "observation", *_array_of(leaf), leaf.path) for leaf in codec.leaves
+        ]
+        self.entry_names = [leaf.name for leaf in codec.leaves]
+        self.inputs: tuple[Port, ...] = (*seen, *others)
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

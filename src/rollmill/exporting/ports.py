@@ -50,6 +50,6 @@ def name_of_entry(entry: str, taken: set[str]) -> str:
 
     Args:
         entry: The entry, such as ``obs`` or ``camera/front``.
-        taken: Names of the other inputs. An entry of the same name gets the prefix ``observation/``.
+        taken: Names of the other inputs and of the outputs. An entry of the same name gets the prefix ``observation/``.
     """
     return f"observation/{entry}" if entry in taken else entry
