@@ -50,7 +50,7 @@ def serial_task(config: Config) -> Task:
         batch_size=config.off_policy.batch_size,
         learning_starts=config.replay.min_size,
         update_interval=int(interval),
-        capacity=config.replay.capacity,
+        capacity=config.replay.most_steps,
         learning_rate=config.optimiser.learning_rate,
         discount=config.off_policy.discount,
         n_step=config.replay.n_step,

@@ -16,7 +16,7 @@ from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
 OBSERVATION = {"obs": ArraySpec(shape=(3,), dtype="float32")}
 MULTI = ActionSpec(heads=(CategoricalHead(n=2), CategoricalHead(n=3)), structure="multidiscrete")
-FORBIDDEN = -1e9
+FORBIDDEN = -1e30
 
 
 class Greedy(QLearning):

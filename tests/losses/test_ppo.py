@@ -36,13 +36,14 @@ def samples(n: int = 64, seed: int = 0) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("kind", "expected"), [("reciprocal", (1 / 1.2, 1.2)), ("symmetric", (0.8, 1.2))])
 def test_ratio_bounds(kind: str, expected: tuple[float, float]) -> None:
     assert ratio_bounds(0.2, kind) == pytest.approx(expected)
+    assert ratio_bounds(0.0, kind) == (1.0, 1.0), "where a linear schedule ends"
 
 
 @pytest.mark.parametrize(
     ("clip_range", "kind", "message"),
     [
-        (0.0, "reciprocal", "clip_range is 0.0; a reciprocal range needs a positive number"),
-        (1.0, "symmetric", "clip_range is 1.0; a symmetric range needs a number between 0 and 1"),
+        (-0.1, "reciprocal", "clip_range is -0.1; a reciprocal range needs 0 or a positive number"),
+        (1.0, "symmetric", "clip_range is 1.0; a symmetric range needs a number from 0 to less than 1"),
         (0.1, "square", "allowed: 'reciprocal', 'symmetric'"),
     ],
 )

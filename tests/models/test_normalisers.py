@@ -94,6 +94,14 @@ def test_images_pass_unchanged_and_the_rest_is_clipped() -> None:
     assert torch.equal(speed, before)
 
 
+def test_small_images_of_bytes_are_normalised_unless_they_are_categories() -> None:
+    small = ArraySpec(shape=(10, 10, 3), dtype="uint8", low=0, high=255)
+    stack = ArraySpec(shape=(4, 10, 10, 3), dtype="uint8", low=0, high=255)
+    few = ArraySpec(shape=(7, 7, 3), dtype="uint8", low=0, high=10)
+    normaliser = ObservationNormaliser({"small": small, "stack": stack, "few": few}, images=False, clip=10.0)
+    assert normaliser.names == ("small", "stack")
+
+
 def test_images_are_normalised_if_asked() -> None:
     normaliser = ObservationNormaliser(OBSERVATION, images=True, clip=10.0)
     image = torch.randint(0, 256, (64, 4, 36, 36), dtype=torch.uint8)

@@ -48,6 +48,19 @@ def test_lockstep_and_replay_follow_a_rule(overrides: dict[str, object]) -> None
     assert settled["learner.precision"] == settled["inference.precision"]
 
 
+def test_a_replay_keeps_fewer_images() -> None:
+    config = make_config("gym/Pendulum-v1", {"replay.capacity": "auto"}, algo="sac")
+    assert config.replay.most_steps == 1_000_000
+    for observation, capacity in ((VECTOR, 1_000_000), (PICTURE, 100_000)):
+        assert settled_settings(config, spec_of(observation), 10_000, never)["replay.capacity"] == capacity
+    config = make_config(
+        "gym/Pendulum-v1", {"replay.min_size": 90_000, "total_steps": 200_000, "replay.capacity": "auto"}, algo="sac"
+    )
+    assert settled_settings(config, spec_of(PICTURE), 10_000, never)["replay.capacity"] == 180_000
+    given = make_config("gym/Pendulum-v1", {"replay.capacity": 5000}, algo="sac")
+    assert "replay.capacity" not in settled_settings(given, spec_of(PICTURE), 10_000, never)
+
+
 def test_what_the_user_gives_stays() -> None:
     given = {
         "epochs": 3,

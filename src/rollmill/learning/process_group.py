@@ -201,7 +201,8 @@ class ProcessGroup:
         """Return the sum over the ranks."""
         total = tensor.clone()
         with self._naming_the_lost():
-            dist.all_reduce(total)
+            # NCCL takes nothing from the memory of the CPU.
+            dist.all_reduce(total, group=self._small if total.device.type == "cpu" else None)
         return total
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], statistics: Tensor) -> Tensor:

@@ -48,12 +48,12 @@ def ratio_bounds(clip_range: float, kind: RangeKind) -> tuple[float, float]:
         ValueError: Unknown kind, or an epsilon that the kind does not allow.
     """
     if kind == "reciprocal":
-        if clip_range <= 0.0:
-            raise ValueError(f"clip_range is {clip_range}; a reciprocal range needs a positive number")
+        if clip_range < 0.0:  # 0 is where a linear schedule ends
+            raise ValueError(f"clip_range is {clip_range}; a reciprocal range needs 0 or a positive number")
         return 1.0 / (1.0 + clip_range), 1.0 + clip_range
     if kind == "symmetric":
-        if not 0.0 < clip_range < 1.0:
-            raise ValueError(f"clip_range is {clip_range}; a symmetric range needs a number between 0 and 1")
+        if not 0.0 <= clip_range < 1.0:
+            raise ValueError(f"clip_range is {clip_range}; a symmetric range needs a number from 0 to less than 1")
         return 1.0 - clip_range, 1.0 + clip_range
     raise ValueError(f"the kind of clip range is {kind!r}; allowed: 'reciprocal', 'symmetric'")
 

@@ -26,12 +26,12 @@ def bootstrap_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Te
     Args:
         reward: ``[N]``, the sum.
         discount: ``[N]``, gamma^k, 0 where the episode terminated.
-        next_value: ``[N]``, finite.
+        next_value: ``[N]``; where the episode terminated it does not count, and may be NaN.
 
     Returns:
         ``[N]``.
     """
-    return reward + discount * next_value
+    return reward + torch.where(discount == 0, 0.0, discount * next_value)
 
 
 def temporal_difference_loss(

@@ -65,6 +65,14 @@ def is_large_image(spec: ArraySpec) -> bool:
     return is_grid(spec) and min(spec.shape[1:] if channels_first(spec) else spec.shape[:2]) >= _LARGE
 
 
+def is_small_image(spec: ArraySpec) -> bool:
+    """Whether an entry is an image of bytes, but too small for a picture whose numbers are scaled by 1/255."""
+    if not spec.is_image or spec.is_categorical:
+        return False
+    image = as_image(spec)
+    return min(image.shape[1:] if channels_first(image) else image.shape[:2]) < PICTURE_SIDE
+
+
 def as_image(spec: ArraySpec) -> ArraySpec:
     """Return ``spec`` as an image of three axes if it is a grey image or a stack; else ``spec`` itself.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from rollmill.models.encoders import one_hot_size
+from rollmill.models.encoders import is_small_image, one_hot_size
 from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import ArraySpec
 
@@ -16,7 +16,8 @@ class ObservationNormaliser(nn.Module):
 
     Args:
         observation: Name -> spec.
-        images: Whether entries with three axes are normalised as well.
+        images: Whether entries with three axes are normalised as well. Small ones of bytes always are, because their
+            encoder does not scale them: they may be categories.
         clip: Normalised values are clipped to plus and minus this.
     """
 
@@ -25,7 +26,8 @@ class ObservationNormaliser(nn.Module):
         self.names = tuple(
             name
             for name, spec in observation.items()
-            if (images or not spec.is_image) and not (spec.is_sound or spec.one_hot or one_hot_size(spec))
+            if (images or not spec.is_image or is_small_image(spec))
+            and not (spec.is_sound or spec.one_hot or one_hot_size(spec))
         )
         self.statistics = nn.ModuleList([RunningMeanStd(observation[name].shape) for name in self.names])
         self.clip = clip

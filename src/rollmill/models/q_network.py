@@ -17,7 +17,7 @@ from rollmill.models.off_policy import is_plain_vector, make_input_encoder
 from rollmill.models.precision import in_full_precision
 from rollmill.specs import ActionSpec, ArraySpec
 
-FORBIDDEN = -1.0e9
+FORBIDDEN = -1.0e30
 """Value of a forbidden choice: below every other value, and finite, so that 0 times it is 0."""
 
 

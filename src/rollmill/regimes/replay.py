@@ -99,10 +99,10 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
             f"{least // all_rows} steps each, use {least} or more."
         )
     # In addition to drawable slots, each group writes one slot and still needs its previous one.
-    wanted = -(-config.replay.capacity // (config.rollout_length * rows * world_size)) + 2 * num_groups
+    wanted = -(-config.replay.most_steps // (config.rollout_length * rows * world_size)) + 2 * num_groups
     if wanted * config.rollout_length * rows > _MOST_LEAVES:
         raise ConfigError(
-            f"replay.capacity={config.replay.capacity}: use at most {_MOST_LEAVES:,} agent steps on each rank."
+            f"replay.capacity={config.replay.most_steps}: use at most {_MOST_LEAVES:,} agent steps on each rank."
         )
     return Topology(
         rollout_length=config.rollout_length,

@@ -96,7 +96,7 @@ def allocate_replay(
         if note:
             notes.append(f"the replay in {run_dir} is recreated: {note}")
     else:
-        kept = MemoryPart(f"a replay of {config.replay.capacity // ranks.world_size:,} agent steps", layout.nbytes)
+        kept = MemoryPart(f"a replay of {config.replay.most_steps // ranks.world_size:,} agent steps", layout.nbytes)
         parts = (kept, *parts)
         replay = Arena.create(
             layout,

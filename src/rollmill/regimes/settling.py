@@ -15,6 +15,7 @@ from rollmill.scores import human_normalised
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import AsyncConfig
 from rollmill.specs import EnvSpec
+from rollmill.storage.replay_config import auto_capacity
 
 # Number of parameters. Passes of smaller perceptrons are too short to measure reliably.
 SMALL_NETWORK = 1_000_000
@@ -37,6 +38,8 @@ def settled_settings(
     from rollmill.models.precision import settled_precision
 
     settled = _of_policy(config, spec) | _of_pbt(config, spec)
+    if config.in_replay and config.replay.capacity == "auto":
+        settled["replay.capacity"] = max(auto_capacity(has_images=spec.has_images), 2 * config.replay.min_size)
     is_small = not spec.has_images and num_parameters <= SMALL_NETWORK
     if is_small and not config.in_replay:
         settled |= _on_the_cpu(config)

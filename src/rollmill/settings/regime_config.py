@@ -213,10 +213,10 @@ class ReplayRegimeConfig(Checked, section=""):
         if policies == 1:
             return
         needed = replay.min_size * policies
-        if needed > replay.capacity:
+        if needed > replay.most_steps:
             raise ConfigError(
                 f"replay.min_size={replay.min_size} with {policies} policies, each of which collects so many agent "
-                f"steps before it learns, is more than replay.capacity={replay.capacity}, which they share; use a "
+                f"steps before it learns, is more than replay.capacity={replay.most_steps}, which they share; use a "
                 f"capacity of {needed} or more, or a smaller min_size."
             )
         if run.total_steps <= needed:

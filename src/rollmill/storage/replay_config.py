@@ -16,6 +16,11 @@ _INTERVAL = number(lambda value: value >= 0.001, "of 0.001 or more")
 _EPSILON = number(lambda value: value > 1e-12, "above 1e-12: with 0, transitions without error are never drawn again")
 
 
+def auto_capacity(*, has_images: bool) -> int:
+    """The capacity "auto": a million images would take tens of gigabytes."""
+    return 100_000 if has_images else 1_000_000
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(Checked, section="replay"):
     """What the replay keeps, how batches are drawn, and the ratio of agent steps to SGD steps.
@@ -23,7 +28,7 @@ class ReplayConfig(Checked, section="replay"):
     Attributes:
         capacity: Agent steps that are kept, at least, with what follows each episode's last one, which takes the place
             of a step, as a step at which an agent does not act does. Slots that are being written come on top. Several
-            policies share it.
+            policies share it. "auto": 1,000,000, with images 100,000.
         min_size: Agent steps that are collected before the first batch is drawn (SB3's ``learning_starts``); of several
             policies, each one's own.
         update_interval: Agent steps for each SGD step: PAL's update interval, SB3's ``train_freq / gradient_steps``.
@@ -61,7 +66,7 @@ class ReplayConfig(Checked, section="replay"):
         storage: "memory", or "file": the replay is a file in the run's directory, and a resumed run keeps it.
     """
 
-    capacity: int = setting(1_000_000, integer(1))
+    capacity: int | Literal["auto"] = setting("auto", integer(1))
     min_size: int = setting(10_000, integer(1))
     update_interval: float = setting(1.0, _INTERVAL, "(agent steps for each SGD step)")
     error_buffer: float | Literal["auto"] = setting("auto", ABOVE_ZERO, "(agent steps)")
@@ -81,6 +86,11 @@ class ReplayConfig(Checked, section="replay"):
     remover: str = setting("fifo", NAME)
     preload: str | None = None
     storage: Literal["memory", "file"] = "memory"
+
+    @property
+    def most_steps(self) -> int:
+        """The capacity; before the environment is known, that for vectors where it is "auto"."""
+        return auto_capacity(has_images=False) if self.capacity == "auto" else self.capacity
 
     @property
     def is_prioritised(self) -> bool:
@@ -125,9 +135,9 @@ class ReplayConfig(Checked, section="replay"):
         """
         super().__post_init__()
         self._check_sequences()
-        if self.min_size > self.capacity:
+        if self.min_size > self.most_steps:
             raise ValueError(
-                f"replay.min_size={self.min_size} is more than replay.capacity={self.capacity}: learning would never "
+                f"replay.min_size={self.min_size} is more than replay.capacity={self.most_steps}: learning would never "
                 "begin; use a smaller min_size or a larger capacity"
             )
 

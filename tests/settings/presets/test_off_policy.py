@@ -28,7 +28,7 @@ def test_they_fit_any_preset_and_reset_what_only_on_policy_algorithms_use(algori
     assert config.model.core == "none"
     assert not config.model.normalise_observations
     assert not config.model.normalise_returns
-    assert config.replay.min_size <= config.replay.capacity
+    assert config.replay.min_size <= config.replay.most_steps
     assert config.off_policy.random_steps <= config.replay.min_size
     assert config.model.encoder == before.model.encoder
 
@@ -54,7 +54,10 @@ def test_they_fit_any_preset_and_reset_what_only_on_policy_algorithms_use(algori
         ("sac", "gym/LunarLander-v3", {"model.mlp_sizes": (128, 128), "learner.schedule": "linear"}),
         ("sac", "mujoco/HalfCheetah-v5", {"replay.min_size": 10_000, "off_policy.noise_kind": "gaussian"}),
         ("sac", "gym/HalfCheetah-v5", {"off_policy.random_steps": 10_000}),
-        ("sac", "gym/MountainCarContinuous-v0", {"off_policy.noise_kind": "pink", "replay.capacity": 1_000_000}),
+        ("sac", "gym/MountainCarContinuous-v0", {"off_policy.noise_kind": "pink", "replay.capacity": "auto"}),
+        ("sac", "robots/pendulum_swing", {"total_steps": 1_000_000, "replay.min_size": 1_000}),
+        ("sac", "gym/Antenna-v0", {"replay.min_size": 1_000}),
+        ("sac", "gym/Ant-v5", {"replay.min_size": 10_000}),
         ("ddpg", "gym/MountainCarContinuous-v0", {"model.mlp_sizes": (400, 300), "learner.batch_size": 100}),
     ],
 )

@@ -8,6 +8,8 @@ values have a comment with their reason.
 
 from __future__ import annotations
 
+import re
+
 from rollmill.settings.presets.families import Overrides
 
 # Resets what only on-policy algorithms use, and sets what all off-policy algorithms share.
@@ -125,7 +127,7 @@ _CONTINUOUS: Overrides = {
     "learner.batch_size": 256,
     "learner.learning_rate": 1e-3,
     "replay.update_interval": 1.0,
-    "replay.capacity": 1_000_000,
+    "replay.capacity": "auto",
     # SB3's defaults have 100, TD3's paper 1,000 and, for the locomotion tasks, 10,000.
     "replay.min_size": 1_000,
     "off_policy.random_steps": 1_000,
@@ -135,7 +137,9 @@ _LOCOMOTION: Overrides = {
     "off_policy.random_steps": 10_000,
     "off_policy.noise_kind": "gaussian",
 }
-_LOCOMOTION_TASKS = ("halfcheetah", "hopper", "walker2d", "ant", "humanoid", "swimmer")
+_LOCOMOTION_TASKS = ("halfcheetah", "hopper", "walker2d", "ant", "humanoid", "humanoidstandup", "swimmer")
+# Whose names these are.
+_TASK_FAMILIES = ("gym", "mujoco", "envpool", "atari")
 _DETERMINISTIC: Overrides = {
     **_CONTINUOUS,
     # The TD3 paper's; the zoo's 256 takes twice as long.
@@ -238,19 +242,26 @@ def _is_game(preset: str) -> bool:
 
 
 def _of_task(algorithm: str, preset: str) -> Overrides:
-    task = preset.partition("/")[2].lower()
+    family, _, name = preset.partition("/")
+    # A task of the user's own may be called like one of these.
+    task = name.lower() if family in _TASK_FAMILIES else ""
     if algorithm == "dqn" or algorithm not in _BASES:
         if preset.startswith("atari/"):
             return _DQN_PONG if task == "pong" else _DQN_ATARI
-        if task.startswith("cartpole"):
+        if _is(task, "cartpole"):
             return _DQN_CARTPOLE
-        if task.startswith("lunarlander"):
+        if _is(task, "lunarlander"):
             return _DQN_LUNAR_LANDER
         if _is_game(preset):
             return _DQN_GAMES
         return {} if _shows_pictures(preset) else _DQN_VECTORS
-    if task.startswith("pendulum"):
+    if _is(task, "pendulum"):
         return _PENDULUM_SAC if algorithm == "sac" else _PENDULUM_DETERMINISTIC
-    if task.startswith("lunarlander"):
+    if _is(task, "lunarlander", "lunarlandercontinuous"):
         return _LUNAR_LANDERS[algorithm]
-    return _LOCOMOTION if task.startswith(_LOCOMOTION_TASKS) else {}
+    return _LOCOMOTION if _is(task, *_LOCOMOTION_TASKS) else {}
+
+
+def _is(task: str, *names: str) -> bool:
+    """Whether a task is one of these, in any version."""
+    return re.match(rf"(?:{'|'.join(names)})(?![a-z])", task) is not None
