@@ -107,6 +107,34 @@ def test_a_time_limit_truncates_all_agents_with_their_final_observations(env: An
     assert any(episode[-1].end == "truncated" and episode[-1].final[1] == 3 for row in turns for episode in row[:-1])
 
 
+class LongRounds(Rounds):
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        super().reset(seed, options)
+        self.length = 100
+        self.earned = dict.fromkeys(AGENTS, 0.0)
+
+    def _accumulate_rewards(self) -> None:
+        super()._accumulate_rewards()
+        for agent, reward in self.rewards.items():
+            self.earned[agent] += reward
+
+
+def test_a_time_limit_pays_what_agents_have_earned_since_their_last_turn() -> None:
+    into, outcome = views(Rounds, "test/paid", 1)
+    group = AgentGroup(LongRounds, agents=AGENTS, num_envs=1, seeds=[5], max_episode_steps=4)
+    group.reset(into)
+    game = group._games[0].env
+    paid = np.zeros(len(AGENTS))
+    while not outcome.truncated.any():
+        assert into.action_mask is not None
+        group.step(into.action_mask.argmax(axis=1)[:, None].astype(np.int32), None, into, outcome)
+        paid += outcome.reward
+    cut = outcome.truncated
+    assert cut.sum() > 1
+    assert paid[cut].tolist() == pytest.approx(np.array(list(game.earned.values()))[cut].tolist())
+    np.testing.assert_allclose(outcome.episode_return[cut], paid[cut])
+
+
 @pytest.mark.parametrize("env", [Crowd, Rounds])
 def test_a_restored_group_goes_on_as_the_one_that_was_saved(env: Any) -> None:
     into, outcome = views(env, "test/saved", 2)

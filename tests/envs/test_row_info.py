@@ -117,6 +117,23 @@ def test_entries_of_agents_belong_to_their_rows() -> None:
     assert ends > 10
 
 
+def test_agents_may_have_different_terms() -> None:
+    row_info = RowInfo(TERMS, "game")
+    row_info.see([{}, {}])  # Nothing was told yet.
+    row_info.see([{"reward_terms": {"one": 1.0}}, {"other": 3}, {"reward_terms": {"twice": 2.0}}])
+    outcome = outcome_of(2)
+    row_info.clear(outcome)
+    row_info.write(0, {"other": 3}, outcome)
+    row_info.write(1, {"reward_terms": {"twice": 2.0}}, outcome)
+    assert outcome.reward_terms is not None
+    assert outcome.reward_terms.tolist() == [[0.0, 0.0], [0.0, 2.0]]
+    with pytest.raises(InvalidReward, match="no reward term 'twice'"):
+        RowInfo(TERMS, "game").see([{"reward_terms": {"one": 1.0}}])
+    resumed = RowInfo(TERMS, "game")
+    resumed.resume()
+    resumed.write(0, {"other": 3}, outcome)
+
+
 def test_slots_without_a_place_get_nothing(harness: Any) -> None:
     group = PythonGroup(telling(harness), num_envs=1, seeds=[0], reward_terms=TERMS)
     into = ObservationView({"obs": np.zeros((1, 3), np.float32)}, None, np.zeros(1, bool))

@@ -44,6 +44,12 @@ def test_episodes_that_do_not_end_are_given_up_or_cut(make_run: MakeRun, monkeyp
     monkeypatch.setattr(rollmill.evaluation.evaluate, "_TAKEN_FOR_ENDLESS", 500)
     with pytest.raises(EndlessEpisodeError, match=r"'test/endless' has not ended after 500 .* 2 of 5 .*--max-episode"):
         evaluate(run_dir, episodes=5, num_envs=2)
+    monkeypatch.setattr(rollmill.evaluation.evaluate, "_WARNED_OF_LENGTH", 300)
+    with (
+        pytest.warns(UserWarning, match=r"has not ended after 300 .*--max-episode"),
+        pytest.raises(EndlessEpisodeError),
+    ):
+        evaluate(run_dir, episodes=5, num_envs=2)
     assert evaluate(run_dir, episodes=5, num_envs=2, max_episode_steps=700).lengths == (3, 700, 700, 3, 700)
 
 

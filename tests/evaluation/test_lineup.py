@@ -73,6 +73,14 @@ def test_a_guest_plays_its_role_beside_one_policy(games: None, tmp_path: Path) -
     assert set(evaluate(run.dir, episodes=2).policies) == {"0", "last"}
 
 
+def test_every_policy_plays_however_many_there_are(tmp_path: Path) -> None:
+    settings = {**SMALL, "num_envs": 12, "population.policies": 3}
+    run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", quiet=True, total_steps=300, **settings)
+    assert set(evaluate(run.dir, episodes=3, num_envs=1).policies) == {"0", "1", "2"}
+    with pytest.warns(UserWarning, match=r"2 episode\(s\) are too few for all of 3 policies: 2 did not play"):
+        assert set(evaluate(run.dir, episodes=2).policies) == {"0", "1"}
+
+
 def test_what_cannot_play_is_refused(run_dir: Path) -> None:
     with pytest.raises(NoRunError, match=r"checkpoint x is that of one policy, but .* has several"):
         lineup_of_run(run_dir, checkpoint="x")

@@ -13,11 +13,19 @@ from tests.evaluation.conftest import MakeRun
 from tests.regimes.nim import Nim
 
 import rollmill
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.factory import probe
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.players import PLAYERS
 from rollmill.evaluation.snapshot import NoRunError
 from rollmill.evaluation.stage import NotRenderableError
-from rollmill.evaluation.tournament import TournamentError, games_for_each_seat, names_of, tournament
+from rollmill.evaluation.tournament import (
+    TournamentError,
+    check_opponents,
+    games_for_each_seat,
+    names_of,
+    tournament,
+)
 from rollmill.evaluation.tournament_result import Score
 from rollmill.evaluation.watch import watch
 
@@ -53,6 +61,14 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_matches_of_processes_are_played_a_few_at_a_time(env: str, seats: int, games: int) -> None:
     assert games_for_each_seat(env, seats) == games
+
+
+def test_opponents_must_store_actions_in_the_same_units(make_run: MakeRun) -> None:
+    run = make_run("test/nim")
+    spec = probe(EnvConfig(name="test/nim"))
+    check_opponents(("random", str(run)), spec, "clip")
+    with pytest.raises(TournamentError, match=r"in other units \(clip\) than this run \(scale\)"):
+        check_opponents((str(run),), spec, "scale")
 
 
 def test_every_pair_meets_in_every_seat_as_often_as_asked() -> None:

@@ -110,3 +110,9 @@ def test_little_is_known_at_first() -> None:
     rates = np.log10([each["learning_rate"] for each in drawn])
     assert rates.min() < -3.8
     assert rates.max() > -2.2
+
+
+def test_what_was_seen_with_fewer_numbers_is_left_out() -> None:
+    initial, random = {"learning_rate": 1e-3, "discount": 0.99}, np.random.default_rng(1)
+    old = [Observation(event, {"learning_rate": 1e-3}, 1.0) for event in range(20)]
+    assert suggested(old, initial, 20, config(), random).keys() == initial.keys()

@@ -183,6 +183,17 @@ def test_an_event_waits_for_a_full_window_and_does_not_repeat(population: Callab
     assert [event.kind for event in scene.events[2:]] == ["kept", "mutated"]
 
 
+def test_a_late_event_does_not_move_the_next_one(population: Callable[..., Population]) -> None:
+    scene = population()
+    scene.begin()
+    member, every = scene.members[1], scene.training._every
+    member.progress.agent_steps = member.next_event + 2 * every + 3
+    due = member.next_event
+    scene.finish_episodes(1.0, 1.0)
+    scene.training.between()
+    assert member.next_event == due + 3 * every
+
+
 def test_a_restored_population_goes_on_as_it_would_have(population: Callable[..., Population]) -> None:
     one, other = population("one"), population("other")
     one.begin()

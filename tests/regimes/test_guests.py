@@ -125,3 +125,5 @@ def test_random_choices_depend_on_the_batch_and_the_step_alone() -> None:
     assert again is not None
     np.testing.assert_array_equal(one, again)
     assert (one != later).any()
+    other = random_guest(ActionSpec(heads=(CategoricalHead(n=50),), structure="discrete"), 3, 1)
+    assert (one != other.choose({}, None, 8, (0, 1, 2))[0]).any(), "two guests would do the same"

@@ -37,6 +37,11 @@ def config_of(algo: str | None = None, **settings: Any) -> Config:
         (ALONE, {"population.policies": 3}, "3 policies .* but 2 environments"),
         (TOGETHER, {"population.snapshots": 2, "population.matchmaking": "nearest"}, "nearest"),
         (TOGETHER, {"population.assignment": "by_colour"}, "by_colour"),
+        (
+            TOGETHER,
+            {"population.policies": 4, "population.assignment": "fixed"},
+            r"population\.assignment='fixed' gives policy '3' no agent in 2 environments",
+        ),
         (TOGETHER, {"policy.0.agents": "green"}, "'green' fits none of the agents red, blue"),
     ],
 )

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.rollout.driven_worker import context_of
 
 import rollmill
 from rollmill.learning.in_flight import InFlight
+from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import flat_nbytes
+from rollmill.models.observation import register_encoder
 from rollmill.models.sizing import largest_parameter
+from rollmill.regimes.caveats import caveats_of
 from rollmill.regimes.probing import _unpack_states, probe
 from rollmill.regimes.setup import Probed, Refusal, group_states
 from rollmill.regimes.torch_side import make_on_policy
@@ -88,6 +92,38 @@ def test_a_recurrent_network_of_a_replay_has_a_state_and_sizes_for_several_learn
     assert found.shared is not None
     assert found.shared.gradient == found.num_parameters
     assert found.spec.repeats is None, "only lockstep needs to know"
+
+
+def test_options_that_the_network_does_not_ask_for_are_named() -> None:
+    def encoder(observation: Any, action: Any, config: ModelConfig) -> torch.nn.Module:
+        network = torch.nn.Identity()
+        network.output_size = config.options.get("width", 4)
+        return network
+
+    register_encoder("test_probing", encoder)
+    options = {"width": 4, "widht": 5}
+    given = {"num_envs": 2, "model.encoder": "test_probing", "model.options": options}
+    config = rollmill.make_config("gym/CartPole-v1", given).resolved()
+    found = probed(config)
+    assert isinstance(found, Probed)
+    assert found.unread_options == {"widht": ("width",)}
+    (warning,) = caveats_of(config, found.spec, found.unread_options)
+    assert warning == (
+        "model.options.widht was not read when the network was built, so it may have no effect; read were width"
+    )
+
+
+def test_a_scenario_that_does_not_fit_its_settings_is_refused_with_the_reason() -> None:
+    pytest.importorskip("vizdoom")
+    found = probed(rollmill.make_config("vizdoom/deathmatch", {"env.vizdoom.players": 9}).resolved())
+    assert isinstance(found, Refusal)
+    assert found.reason == "env.vizdoom.players=9: give 2 to 8"
+
+
+def test_an_unknown_encoder_is_refused_with_the_reason() -> None:
+    found = probed(rollmill.make_config("gym/CartPole-v1", {"num_envs": 2, "model.encoder": "natrue"}).resolved())
+    assert isinstance(found, Refusal)
+    assert "nature" in found.reason
 
 
 def test_an_algorithm_that_does_not_fit_the_actions_is_refused_with_the_reason() -> None:

@@ -177,3 +177,14 @@ def test_a_resumed_match_keeps_its_players(hall: Hall) -> None:
     assert players[0].tolist() == [0, 2]
     assert players[1].any()
     assert players[2].tolist() == [3, 0]
+
+
+def test_a_past_self_does_not_replace_the_only_policy_that_learns(hall: Hall) -> None:
+    hall.publish(*range(1, PLACES + 1))
+    maker = hall.matchmaker(share=1.0)
+    guest = PLAYERS.past(0, PLACES - 1) + 1
+    ids = np.array([[0, guest], [guest, 0], [0, 0]], np.int16)
+    assert maker._past_selves is not None
+    maker._past_selves.replace(ids, np.arange(3), np.ones(3, np.int64), group=0, iteration=0, step=0)
+    assert ids[:2].tolist() == [[0, guest], [guest, 0]]
+    assert (ids[2] == 0).sum() == 1

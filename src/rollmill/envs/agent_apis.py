@@ -50,6 +50,10 @@ class Agents(Protocol):
         """Return an agent's present observation and info, whether or not it acts."""
         ...
 
+    def owed(self, agent: int) -> Any:
+        """Return the reward that an agent has earned since it was last told of one."""
+        ...
+
 
 class ParallelAgents:
     """An environment with PettingZoo's parallel interface. See :class:`Agents`.
@@ -105,6 +109,10 @@ class ParallelAgents:
         observations, infos = self._seen
         name = self._agents[agent]
         return observations[name], infos.get(name, {})
+
+    def owed(self, agent: int) -> Any:
+        """See :class:`Agents`: nothing, because every step pays all agents."""
+        return 0.0
 
     def _acting(self) -> list[int]:
         return [self._number(name) for name in self.env.agents if name not in self._gone]
@@ -217,6 +225,10 @@ class TurnTakers:
         """See :class:`Agents`."""
         name = self._agents[agent]
         return self.env.observe(name), self.env.infos.get(name, {})
+
+    def owed(self, agent: int) -> Any:
+        """See :class:`Agents`."""
+        return self._game._cumulative_rewards.get(self._agents[agent], 0.0)
 
     def _until_one_acts(self) -> Turn:
         """Take the steps of agents that have ended, until an agent that acts is selected or none is left."""

@@ -189,6 +189,7 @@ class AgentGroup:
                     continue
                 turn = game.step(actions[first : first + count])
                 if row_info is not None:
+                    row_info.see(turn.infos.values())
                     for agent, info in turn.infos.items():
                         if info and self._lives[first + agent]:
                             row_info.write(first + agent, info, outcome)
@@ -221,6 +222,7 @@ class AgentGroup:
         """Restore a snapshot; see ``SavableGroup.restore``."""
         self.close()
         restore_state(self, _STATE, snapshot)
+        self._row_info.resume()
 
     def close(self) -> None:
         """Close every environment, even if closing one raises."""
@@ -262,6 +264,8 @@ class AgentGroup:
             for agent in present:
                 if agent not in ended:
                     ended[agent] = False, True
+                    if agent not in turn.rewards:
+                        rewards[first + agent] = self._games[index].owed(agent)
                     if agent not in turn.shown:
                         turn.shown[agent] = self._games[index].observe(agent)
             turn = turn._replace(acting=[], is_over=True)

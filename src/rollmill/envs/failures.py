@@ -47,9 +47,9 @@ def failure(
     if where in _RETURNED and _is_of_unpacking(error):
         message += f" ({where} must return {_RETURNED[where]})"
     if budget is None and where == "constructor" and isinstance(error, TypeError):
-        advice = "; the traceback above is the environment's; arguments of its constructor are env.kwargs.NAME"
+        advice = "; its traceback says where; arguments of its constructor are env.kwargs.NAME"
     elif budget is None:
-        advice = "; the traceback above is the environment's; env.on_failure=restart rebuilds environments that raise"
+        advice = "; its traceback says where; env.on_failure=restart rebuilds environments that raise"
     else:
         advice = (
             f"; env.restart_budget is spent ({budget.spent} of {budget.allowed} rebuilds): fix the environment, or "

@@ -234,6 +234,7 @@ class PythonGroup:
         """Restore a snapshot; see ``SavableGroup.restore``."""
         self.close()
         restore_state(self, _STATE, snapshot)
+        self._row_info.resume()
         self._steps = [env.step for env in self._envs]
         for row in self._masked:
             self._steps[row] = self._reset_instead(row)

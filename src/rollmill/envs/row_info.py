@@ -8,7 +8,7 @@ worth by the task's own measure, for population-based training.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,24 @@ class RowInfo:
             outcome.reward_terms[rows] = 0.0
         if outcome.episode_objective is not None:
             outcome.episode_objective[rows] = np.nan
+
+    def resume(self) -> None:
+        """Expect no terms in the next step: the first one was before a snapshot."""
+        self._has_seen = True
+
+    def see(self, infos: Iterable[Mapping[str, Any]]) -> None:
+        """Check the terms that the agents of an environment give together in the first step.
+
+        Raises:
+            InvalidReward: Terms that have weights are missing.
+        """
+        if self._has_seen or not self._terms:
+            return
+        told = [info for info in infos if info]
+        given = [info[REWARD_TERMS] for info in told if REWARD_TERMS in info]
+        merged = {name: value for terms in given if isinstance(terms, Mapping) for name, value in terms.items()}
+        if told:
+            self._given({REWARD_TERMS: merged} if given else {})
 
     def write(self, row: int, info: Mapping[str, Any], outcome: OutcomeView) -> None:
         """Write the entries of one row.

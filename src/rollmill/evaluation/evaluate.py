@@ -33,6 +33,7 @@ from rollmill.specs import EnvSpec
 
 # Seven times the longest episode of Atari.
 _TAKEN_FOR_ENDLESS = 200_000
+_WARNED_OF_LENGTH = 20_000
 
 
 class EvaluationInterruptedError(RuntimeError):
@@ -180,6 +181,7 @@ def evaluate(
     trust: bool = False,
     policy: str | None = None,
     task: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvaluationResult:
     """Evaluate a run's policy, or all of its policies together.
 
@@ -199,6 +201,8 @@ def evaluate(
         policy: In a run with several policies, the one that plays all agents. None lets each policy play the agents
             that it plays in training; guests with agents of their own play those.
         task: In a run that learns several tasks, the only one to play, by its name; None plays ``episodes`` of each.
+        progress: Called at every step with the number of episodes that have been played, of every agent and of this
+            task, and of how many there are.
 
     Raises:
         UnknownTaskError: The run has no such task.
@@ -220,6 +224,7 @@ def evaluate(
         max_episode_steps=max_episode_steps,
         is_stop_wanted=is_stop_wanted,
         task=task,
+        progress=progress,
     )
     with one_thread():
         if policy is None and has_roles(run_dir):
@@ -259,6 +264,7 @@ class _How(NamedTuple):
     device: str = "cpu"
     max_episode_steps: int | None = None
     task: str | None = None
+    progress: Callable[[int, int], None] = lambda done, total: None
 
 
 def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> EvaluationResult:
@@ -266,6 +272,8 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
     if how.video is not None:
         check_video_path(how.video)
     quotas(how.episodes, how.num_envs)  # Raises for invalid numbers before environments are built.
+    if lineup is not None and (most := max(map(len, lineup.seats), default=1)) > how.num_envs:
+        how = how._replace(num_envs=most)  # every policy needs an environment to play in
     task = 0 if how.task is None else task_index(snapshot.env, how.task)
     env = replace(snapshot.env, on_failure="stop")
     if how.max_episode_steps is not None:
@@ -339,12 +347,15 @@ def _evaluate_task(
             outcome = next(steps)
             going_on += 1
             going_on[outcome.episode_length > 0] = 0
-            if env.max_episode_steps is None and going_on.max() >= _TAKEN_FOR_ENDLESS:
-                raise EndlessEpisodeError(
-                    f"an episode of {of_task.name!r} has not ended after {_TAKEN_FOR_ENDLESS:,} steps, with "
+            if env.max_episode_steps is None and going_on.max() in (_WARNED_OF_LENGTH, _TAKEN_FOR_ENDLESS):
+                endless = (
+                    f"an episode of {of_task.name!r} has not ended after {going_on.max():,} steps, with "
                     f"{episodes - missing} of {episodes} episodes played: give a time limit (--max-episode-steps, "
                     "max_episode_steps), or train with --env.max-episode-steps"
                 )
+                if going_on.max() == _TAKEN_FOR_ENDLESS:
+                    raise EndlessEpisodeError(endless)
+                warnings.warn(endless, stacklevel=2)
             for row in np.flatnonzero(outcome.episode_length):
                 if len(returns[row]) < due[row]:
                     returns[row].append(float(outcome.episode_return[row]))
@@ -357,6 +368,7 @@ def _evaluate_task(
                     due[absent] -= 1
                     counted[absent] = len(returns[absent]) < due[absent]
                     missing -= 1
+            how.progress(episodes - missing, episodes)
         seconds = time.perf_counter() - started
     finally:
         group.close()
@@ -370,6 +382,13 @@ def _evaluate_task(
             # Keep the results if rendering fails.
             name = "" if isinstance(error, NotRenderableError) else f"{type(error).__name__}: "
             warnings.warn(f"no video was written: {name}{error}", stacklevel=2)
+    playing = {lineup.players[index].name for index in who.tolist()}
+    if idle := sorted({player.name for player in lineup.players} - playing):
+        warnings.warn(
+            f"{how.episodes} episode(s) are too few for all of {len(lineup.players)} policies: {', '.join(idle)} did "
+            "not play",
+            stacklevel=2,
+        )
     flat = tuple(value for row in returns for value in row)
     steps_played = tuple(value for row in lengths for value in row)
     estimate = mean_interval(flat, seed=seed)

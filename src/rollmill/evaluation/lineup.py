@@ -147,7 +147,9 @@ def lineup_of_run(
             continue
         key = int_seed(seed, "guest", index)
         if player == RANDOM or player in PLAYERS:
-            players.append(scripted_player(player, spec.action, snapshot.box_actions, key))
+            scripted = scripted_player(player, spec.action, snapshot.box_actions, key)
+            scripted.name = name
+            players.append(scripted)
             continue
         guest = _load(*folder_of_player(player), device, key, trust=trust)
         players.append(AgentPlayer(name, guest, deterministic=deterministic))

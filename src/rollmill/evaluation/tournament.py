@@ -172,6 +172,7 @@ def points_against(
 
     Raises:
         EvaluationInterruptedError: ``is_stop_wanted`` returned True.
+        TournamentError: An opponent stores continuous actions in other units.
     """
     config, box = replace(snapshot.env, on_failure="stop"), snapshot.box_actions
     spec = probe(config)
@@ -180,18 +181,26 @@ def points_against(
     points = {}
     for index, opponent in enumerate(opponents):
         found = None if _is_scripted(opponent) else _snapshot(opponent, trust=trust)
+        if found is not None:
+            _check_units(opponent, found, box)
         player = hall.player(opponent, found, int_seed(seed, "opponent", index))
         scores = hall.meet(own, player, matches)
         points[opponent] = sum(score.share for score in scores) / len(scores)
     return points
 
 
-def check_opponents(opponents: Sequence[str], spec: EnvSpec) -> None:
+def check_opponents(opponents: Sequence[str], spec: EnvSpec, box: BoxActions) -> None:
     """Check that a policy can meet these opponents.
 
+    Args:
+        opponents: Run directories, checkpoint files, "random" and registered names.
+        spec: The environment.
+        box: Conversion of the policy's continuous actions.
+
     Raises:
-        TournamentError: The environment has one agent.
+        TournamentError: The environment has one agent, or an opponent stores continuous actions in other units.
         PlayerError: A name is neither registered nor a path.
+        NoRunError: A path is no run of one policy and no checkpoint.
     """
     if opponents and len(spec.agents) < 2:
         raise TournamentError(
@@ -199,8 +208,20 @@ def check_opponents(opponents: Sequence[str], spec: EnvSpec) -> None:
             "several agents"
         )
     for opponent in opponents:
-        if not _is_scripted(opponent) and not Path(opponent).exists():
+        if _is_scripted(opponent):
+            continue
+        if not Path(opponent).exists():
             player_factory(opponent, "eval_against")
+        _check_units(opponent, read_snapshot(*folder_of_player(Path(opponent))), box)
+
+
+def _check_units(opponent: str, snapshot: Snapshot, box: BoxActions) -> None:
+    if snapshot.box_actions != box:
+        raise TournamentError(
+            f"the opponent {opponent} (eval_against) stores continuous actions in other units "
+            f"({snapshot.box_actions}) than this run ({box}): use a run with the same model.squash_actions and "
+            "model.scale_actions (off-policy algorithms scale actions)"
+        )
 
 
 def _check_spaces(found: EnvSpec, wanted: EnvSpec, whose: str) -> None:

@@ -104,7 +104,8 @@ def suggested(
     scales = {name: Scale(name, value, config) for name, value in initial.items()}
     candidates = random.random((_CANDIDATES, len(scales)))
     chosen = candidates[0]
-    known = observations[-_MOST_OBSERVATIONS:]
+    # Those of a session with fewer mutated settings say nothing about the others.
+    known = [each for each in observations if scales.keys() <= each.numbers.keys()][-_MOST_OBSERVATIONS:]
     if len(known) > len(scales):
         points = np.array([[scale.to_unit(each.numbers[name]) for name, scale in scales.items()] for each in known])
         times = np.array([each.event for each in known], np.float64)

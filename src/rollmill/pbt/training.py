@@ -147,8 +147,9 @@ class PopulationTraining:
             member.seen.append(Observation(member.events, member.values, member.score - member.base))
         member.base = member.score
         random = self._random(policy, member)
-        # Missed periods are not made up for.
-        member.next_event = max(member.next_event + self._every, member.progress.agent_steps + 1)
+        # Missed periods are not made up for, and one that is late does not move the others.
+        late = member.progress.agent_steps - member.next_event
+        member.next_event += self._every * (1 + late // self._every)
         if is_among_best(policy, scores, self._config):
             self._finish(policy, member, "kept", None, scores)
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from rollmill.settings.config import Config
 from rollmill.specs import BoxHead, EnvSpec
@@ -15,13 +17,22 @@ _NARROW = 0.2
 _WIDE = 10.0
 
 
-def caveats_of(config: Config, spec: EnvSpec) -> list[str]:
-    """Return warnings about unrepeatable environments, unscaled images and actions, and too short slots."""
+def caveats_of(
+    config: Config, spec: EnvSpec, unread_options: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> list[str]:
+    """Return warnings about unrepeatable environments, unscaled images and actions, short slots, and unread options.
+
+    Args:
+        config: The resolved configuration.
+        spec: The environment.
+        unread_options: As in :class:`~rollmill.regimes.setup.Probed`.
+    """
     return [
         *_unrepeatable(config, spec),
         *_unscaled_pictures(config, spec),
         *_unscaled_actions(config, spec),
         *_long_turns(config, spec),
+        *_unread_options(unread_options),
     ]
 
 
@@ -87,4 +98,12 @@ def _long_turns(config: Config, spec: EnvSpec) -> list[str]:
         f"{len(spec.agents)} agents of {spec.name}: a transition spans at most two slots, so if the agents act one "
         f"after another, some of their turns are never learned from. Use a rollout_length of {needed} or more, or a "
         "smaller n_step"
+    ]
+
+
+def _unread_options(unread: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [
+        f"model.options.{name} was not read when the network was built, so it may have no effect; read were "
+        f"{', '.join(read) or 'none'}"
+        for name, read in unread.items()
     ]

@@ -27,16 +27,17 @@ from rollmill.settings.config import Config
 from rollmill.specs import ActionSpec, EnvSpec
 
 
-def random_guest(action: ActionSpec, seed: int) -> ScriptedGuest:
+def random_guest(action: ActionSpec, seed: int, index: int = 0) -> ScriptedGuest:
     """Build a guest that chooses uniformly among the allowed actions.
 
     Args:
         action: The action, as slots hold it.
         seed: Keys its choices.
+        index: Keys them, too: its number among the guests, which would else all do the same.
     """
 
     def choose(observation: Mapping[str, Array], mask: Array | None, count: int, when: When) -> Actions:
-        return random_actions(action, mask, count, np.random.default_rng([seed, *when]))
+        return random_actions(action, mask, count, np.random.default_rng([seed, index, *when]))
 
     return ScriptedGuest(choose)
 
@@ -58,7 +59,7 @@ def function_guest(name: str, function: Choose, action: ActionSpec) -> ScriptedG
     return ScriptedGuest(choose)
 
 
-def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device) -> Guest:
+def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device, *, index: int) -> Guest:
     """Build a guest.
 
     Args:
@@ -66,13 +67,14 @@ def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device)
         config: The settings of the run in which it plays.
         spec: The environment.
         device: The device of a network.
+        index: Its number among the guests.
 
     Raises:
         PlayerError: It is not known, or does not fit the environment.
     """
     action = config.stored_action(spec.action)
     if player == RANDOM:
-        return random_guest(action, config.seed)
+        return random_guest(action, config.seed, index)
     if not Path(player).exists():
         return function_guest(player, player_factory(player)(), action)
     snapshot = read_snapshot(*folder_of_player(player))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rollmill.learning.matchmaking import MATCHMAKING
 from rollmill.rollout.assignment import ASSIGNMENTS, AUTO, FIXED, RANDOM, Assignment
 from rollmill.rollout.matchmaker import Guests, Matchmaker, PastOpponents
@@ -56,7 +58,24 @@ def check_players(config: Config, spec: EnvSpec) -> None:
             f"{players.policies} policies (population.policies), but {config.num_envs} environments (num_envs) with "
             f"{spec.rows_per_env} agent(s) each: every policy needs an agent to play; use more environments."
         )
+    _check_all_play(config, spec)
     _check_actions(config, spec)
+
+
+def _check_all_play(config: Config, spec: EnvSpec) -> None:
+    """Refuse a fixed assignment that gives a policy no agent."""
+    population = config.population
+    if is_drawn(config, spec.agents) or population.assignment not in (AUTO, FIXED):
+        return
+    allowed = players_of_agents(population, config.policy, spec.agents)
+    divided = Assignment(allowed, is_random=False, num_envs=config.num_envs, seed=0)
+    envs = np.arange(config.num_envs)
+    playing = set(divided.assign(envs, envs, group=0, iteration=0, step=0).ravel().tolist())
+    if idle := [name for index, name in enumerate(population.names) if index not in playing]:
+        raise ConfigError(
+            f"population.assignment={population.assignment!r} gives policy {idle[0]!r} no agent in {config.num_envs} "
+            "environments (num_envs): use more environments, or population.assignment='random'."
+        )
 
 
 def _check_actions(config: Config, spec: EnvSpec) -> None:

@@ -6,6 +6,7 @@ Functions import torch inside, because the main process, which imports this modu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ def probe(
 
     from rollmill.algorithms.requirements import UnfitActionsError
     from rollmill.envs.central_view import with_central_view
-    from rollmill.envs.errors import MissingExtra, UnsupportedSpace
+    from rollmill.envs.errors import MissingExtra, UnknownEnvironment, UnsupportedSpace
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.envs.task_spaces import with_task_entry
     from rollmill.evaluation.players import PlayerError
@@ -60,6 +61,9 @@ def probe(
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
     from rollmill.models.freezing import FreezeError
+    from rollmill.models.noted_options import NotedOptions
+    from rollmill.models.observation import EncoderError, UnknownModelError
+    from rollmill.models.registry import WrongModelError
     from rollmill.models.sizing import largest_parameter
     from rollmill.regimes.guests import make_guest
     from rollmill.regimes.initial_weights import InitialWeights
@@ -77,11 +81,15 @@ def probe(
             spec = with_task_entry(spec)
         if config.has_central_view:
             spec = with_central_view(spec)
-        check_opponents(config.eval_against, spec)
+        check_opponents(config.eval_against, spec, config.box_actions)
         players_of_agents(config.population, config.policy, spec.agents)
-        for _, player in config.population.named_guests:
-            guests.append(make_guest(player, config, spec, torch.device("cpu")))
-        algorithms = [_make_if_it_fits(partial(make, settings, spec)) for settings in config.policies]
+        for index, (_, player) in enumerate(config.population.named_guests):
+            guests.append(make_guest(player, config, spec, torch.device("cpu"), index=index))
+        options = [NotedOptions(settings.model.options) for settings in config.policies]
+        algorithms = [
+            _make_if_it_fits(partial(make, replace(settings, model=replace(settings.model, options=noted)), spec))
+            for settings, noted in zip(config.policies, options, strict=True)
+        ]
         is_first = run_dir is None and (ranks is None or not ranks.rank)
         for name, settings, made in zip(config.population.names, config.policies, algorithms, strict=True):
             if is_first and (source := source_of(config, name)) is not None:
@@ -104,7 +112,11 @@ def probe(
         NoRunError,
         CheckpointError,
         FreezeError,
+        UnknownModelError,
+        WrongModelError,
+        EncoderError,
         MissingExtra,
+        UnknownEnvironment,
         UnsupportedSpace,
     ) as error:
         context.send(Refusal(str(error)))
@@ -135,6 +147,7 @@ def probe(
             largest_parameter=largest_parameter(algorithms[largest]),
             guest_state_size=max([_state_size(guest) for guest in guests], default=0),
             has_cuda=torch.cuda.is_available(),
+            unread_options={name: tuple(sorted(noted.read)) for noted in options for name in noted.unread},
             settings=settled_settings(
                 config,
                 spec,

@@ -207,7 +207,7 @@ def run(
         ) as monitor:
             monitors = [] if len(names) == 1 else policy_monitors(run_setup, trackers)
             reports = PolicyReports(names, [at_end.enter_context(each) for each in monitors])
-            caveats = caveats_of(config, probed.spec)
+            caveats = caveats_of(config, probed.spec, probed.unread_options)
             steps_done = run_setup.memory.steps_done(already) or 0
             signing = [] if ranks.rank or not (note := signing_key().note) else [note]
             for line in (

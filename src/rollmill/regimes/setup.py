@@ -69,6 +69,8 @@ class Probed:
         guest_state_size: The largest S of a guest's network.
         largest_parameter: For messages: the network's largest parameter, in parentheses.
         has_cuda: Whether there is a GPU.
+        unread_options: Names in ``model.options`` that building the network did not ask for -> names that it asked
+            for.
         settings: Dotted key -> value of resolved "auto" settings, of policies, too; see
             :mod:`rollmill.regimes.settling`.
     """
@@ -81,6 +83,7 @@ class Probed:
     guest_state_size: int = 0
     largest_parameter: str = ""
     has_cuda: bool = False
+    unread_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
 
     @property

@@ -196,7 +196,10 @@ class PolicySide(Generic[AnAlgorithm]):
         """
         setup = self.setup
         players = [player for _, player in setup.config.population.named_guests]
-        return [make_guest(player, setup.config, setup.probed.spec, self.device) for player in players]
+        return [
+            make_guest(player, setup.config, setup.probed.spec, self.device, index=index)
+            for index, player in enumerate(players)
+        ]
 
     def run(
         self,

@@ -94,6 +94,8 @@ class PastOpponents:
             policy = int(ids[index, seat])
             if policy >= len(self._banks):
                 continue  # a guest's agent
+            if (ids[index] < len(self._banks)).sum() < 2:
+                continue  # nobody else would learn
             bank, table = self._banks[policy], tables[policy]
             bounds = np.cumsum(table.probability)
             if not bounds[-1]:
