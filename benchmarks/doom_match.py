@@ -4,9 +4,10 @@
     python benchmarks/doom_match.py --matches 1000 --kills 50
 
 Both ways advance engines with the same maps and rules, tic by tic, in turns; a step is four tics. As in training, every
-core has a match (``--processes``); threads that wait for each other would otherwise use cores that are idle here. A
-thread for each player with a barrier after each tic is how Sample Factory 2.1.1 steps its matches
-(sf_examples/vizdoom/doom/multiplayer).
+core has a match (``--processes``); threads that wait for each other would otherwise use cores that are idle here. With
+``--pin`` the threads and engines of a match stay on its core, as Sample Factory's workers do by default
+(``set_workers_cpu_affinity``). A thread for each player with a barrier after each tic is how Sample Factory 2.1.1 steps
+its matches (sf_examples/vizdoom/doom/multiplayer).
 
 With ``--matches`` a group plays so many short matches of four while engines are killed at random moments; matches are
 built again, and nothing may hang or stay behind.
@@ -118,21 +119,27 @@ def speed_of_match(players: int, seconds: float, *, with_threads: bool) -> float
     return found
 
 
-def compare(players: int, seconds: float, processes: int) -> dict[str, Any]:
+def compare(players: int, seconds: float, processes: int, *, pins: bool) -> dict[str, Any]:
     """Measure both ways in turns, each with a match in so many processes at a time."""
+    cores = sorted(os.sched_getaffinity(0))
     found: dict[str, list[float]] = {"host first": [], "threads": []}
     for turn in range(_ROUNDS):
         for way in ("host first", "threads") if turn % 2 == 0 else ("threads", "host first"):
             command = [sys.executable, __file__, "--one", way, "--players", str(players)]
             command += ["--seconds", str(seconds / (2 * _ROUNDS))]
             started = [
-                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-                for _ in range(processes)
+                subprocess.Popen(
+                    [*command, "--core", str(cores[place % len(cores)])] if pins else command,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+                for place in range(processes)
             ]
             found[way].append(sum(float(each.communicate()[0].split()[-1]) for each in started))
     medians = {name: statistics.median(values) for name, values in found.items()}
     ratio = medians["host first"] / medians["threads"]
-    return {"players": players, "processes": processes, **medians, "ratio": ratio}
+    return {"players": players, "processes": processes, "pinned": pins, **medians, "ratio": ratio}
 
 
 def play_with_faults(matches: int, kills: int) -> dict[str, Any]:
@@ -192,6 +199,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="for each number of players")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--processes", type=int, help="matches at a time (default: one for each core)")
+    parser.add_argument("--pin", action="store_true", help="keep each match on a core")
+    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--one", choices=("host first", "threads"), help=argparse.SUPPRESS)
     parser.add_argument("--matches", type=int, help="play so many matches with faults instead")
     parser.add_argument("--kills", type=int, default=50, help="engines that are killed in them")
@@ -200,11 +209,13 @@ def main() -> int:
         print(json.dumps(play_with_faults(arguments.matches, arguments.kills)))
         return 0
     if arguments.one is not None:
+        if arguments.core is not None:
+            os.sched_setaffinity(0, {arguments.core})
         threaded = arguments.one == "threads"
         print(speed_of_match(arguments.players[0], arguments.seconds, with_threads=threaded))
         return 0
     cores = arguments.processes or len(os.sched_getaffinity(0))
-    results = [compare(players, arguments.seconds, cores) for players in arguments.players]
+    results = [compare(players, arguments.seconds, cores, pins=arguments.pin) for players in arguments.players]
     for result in () if arguments.json else results:
         print(result)
     print(json.dumps({str(result["players"]): result for result in results}))

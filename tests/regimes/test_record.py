@@ -61,7 +61,6 @@ def test_the_log_answers_what_was_run_with_what(tmp_path: Path) -> None:
         ),
         ("signal", "end: stopped by the user (SIGTERM): what was learned is saved; 1,234 of 5,000 agent steps"),
         ("caller", "end: stopped by its caller: what was learned is saved; 1,234 of 5,000 agent steps"),
-        (OSError("no room\nand more"), "end: failed after 1,234 agent steps: OSError: no room"),
         (KeyboardInterrupt(), "end: stopped by the user after 1,234 agent steps; progress since the last"),
     ],
 )
@@ -72,13 +71,20 @@ def test_the_end_and_its_reason_are_shown_and_logged(tmp_path: Path, ending: Any
     assert len(shown) == 2, "there is nothing to continue, to evaluate or to watch"
 
 
+def test_a_failure_is_logged_and_left_to_be_shown_to_who_catches_it(tmp_path: Path) -> None:
+    shown, log = recorded(tmp_path, OSError("no room\nand more"))
+    assert "end: failed after 1,234 agent steps: OSError: no room" in log
+    assert "and more" not in log
+    assert len(shown) == 1
+
+
 def test_the_end_names_the_commands_that_continue_evaluate_and_watch(tmp_path: Path) -> None:
     run_dir = tmp_path / "my runs" / "first"
     run_dir.mkdir(parents=True)
     write_config(run_dir, CONFIG)
     CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).save({"model": {}}, 70)
     shown, _ = recorded(run_dir, OSError("no room"))
-    assert shown[2:] == [
+    assert shown[1:] == [
         f"continue: rollmill train --resume --run-dir '{run_dir}'",
         f"evaluate: rollmill eval '{run_dir}'",
         f"watch:    rollmill watch '{run_dir}'",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollmill.settings.option_docs import attribute_docs
+from rollmill.settings.option_docs import attribute_docs, without_markup
 
 
 @dataclass
@@ -73,3 +73,8 @@ def test_a_class_without_a_docstring_or_a_section_has_none() -> None:
 
 def test_a_section_ends_where_a_line_is_not_indented() -> None:
     assert attribute_docs(Second) == {}
+
+
+def test_text_for_a_terminal_has_no_markup() -> None:
+    text = 'One of ``"a"`` and ``x > 1``, see :func:`rollmill.train` and :class:`~rollmill.Run`.'
+    assert without_markup(text) == 'One of "a" and x > 1, see rollmill.train and rollmill.Run.'

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from rollmill.cli.command import Command, count, natural
+from rollmill.cli.episode_bar import episode_bar
 from rollmill.cli.playing import add_playing, deterministic, show_warnings
 from rollmill.cli.user_modules import import_modules
 
@@ -32,6 +33,7 @@ def make_command() -> Command:
         "--max-episode-steps", "time limit in agent steps (default: the run's)", kind=count, default=None, metavar="N"
     )
     command.option("--seed", "seed of the evaluation (default 0)", kind=natural, default=0, metavar="S")
+    command.flag("--quiet", "show no progress")
     command.add_json()
     add_playing(command)
     command.option("--task", "only this task, of a run that learns several", metavar="NAME")
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     from rollmill.runtime.watchdog import ending_simulators
 
     show_warnings()
-    with ending_simulators():
+    with ending_simulators(), episode_bar("evaluating", quiet=arguments.quiet) as show:
         result = evaluate(
             arguments.run_dir,
             episodes=arguments.episodes,
@@ -59,6 +61,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
             trust=arguments.trust,
             policy=arguments.policy,
             task=arguments.task,
+            progress=show,
         )
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0

@@ -140,7 +140,7 @@ def _dispatch(argv: list[str]) -> int:
         print(settings_help(command, [word for word in known if word not in asked], overrides, "--help-all" in asked))
         return 0
     if overrides and not command.takes_settings:
-        raise OptionError(f"rollmill {argv[0]} has no option {overrides[0]}; rollmill {argv[0]} --help lists them")
+        raise OptionError(_unknown_option(command, overrides[0]))
     arguments = command.parser.parse_args(known)
     settings = parse_overrides(overrides)
     if "preset" in settings:
@@ -153,6 +153,15 @@ def _dispatch(argv: list[str]) -> int:
         if error.has_advice or not close:
             raise
         raise OptionError(f"{argv[0]} has no option and no setting {option}; did you mean {close[0]}?") from None
+
+
+def _unknown_option(command: Command, given: str) -> str:
+    """The message about an option that a command without settings does not have."""
+    name = given.partition("=")[0].replace("_", "-")
+    # A setting of training may be an option here: --env.max-episode-steps is --max-episode-steps.
+    close = difflib.get_close_matches(f"--{name.strip('-').rpartition('.')[2]}", command.options, n=1, cutoff=0.8)
+    hint = f"did you mean {close[0]}?" if close else f"rollmill {command.name} --help lists them"
+    return f"rollmill {command.name} has no option {given}; {hint}"
 
 
 def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:

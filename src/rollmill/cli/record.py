@@ -6,6 +6,7 @@ import argparse
 import json
 
 from rollmill.cli.command import Command, count, natural
+from rollmill.cli.episode_bar import episode_bar
 from rollmill.cli.playing import add_playing, deterministic, show_warnings
 from rollmill.cli.user_modules import import_modules
 
@@ -36,22 +37,11 @@ def make_command() -> Command:
 def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     """Run the command and return its exit code."""
     import_modules(arguments, overrides)
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from rollmill.evaluation.demonstrations import record
     from rollmill.runtime.watchdog import ending_simulators
 
     show_warnings()
-    columns = (
-        TextColumn("recording"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("episodes"),
-        TimeRemainingColumn(),
-    )
-    with ending_simulators(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=arguments.episodes)
+    with ending_simulators(), episode_bar("recording") as show:
         found = record(
             arguments.run_dir,
             arguments.dataset,
@@ -63,7 +53,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
             trust=arguments.trust,
             policy=arguments.policy,
             task=arguments.task,
-            progress=lambda done, last: bar.update(task, completed=done),
+            progress=lambda done, last: show(done, arguments.episodes),
         )
     mean = float(found.returns.mean())
     if arguments.json:

@@ -16,6 +16,8 @@ _UNNAMED: Final = frozenset({"preset"})  # Part of the configuration, but an arg
 _SHORT_KEYS: Final = "the last part of a key is enough where it is unique (--learning-rate 1e-3)"
 _ALWAYS: Final = {
     "regime": "async (fastest), lockstep (reproducible) or replay (off-policy)",
+    "init_from": "run directory or checkpoint file whose weights to begin with",
+    "learner.freeze": "parts of the network that keep their weights, such as encoder",
     "num_envs": "environments that run at the same time",
     "max_seconds": "stop after this many seconds of training",
     "learner.learning_rate": "learning rate at the start",

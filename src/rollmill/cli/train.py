@@ -30,10 +30,12 @@ def make_command() -> Command:
             "rollmill train gym/Pendulum-v1 --algo sac",
             "rollmill train mymodule:MyEnv --run-dir runs/first",
             "rollmill train --tasks atari/pong,atari/breakout",
-            "rollmill train --resume --run-dir runs/first --total-steps 2e6",
+            "rollmill train --resume runs/first --total-steps 2e6",
         ),
     )
-    command.parser.add_argument("preset", metavar="PRESET", nargs="?", help=f"{PRESET}; not needed with --resume")
+    command.parser.add_argument(
+        "preset", metavar="PRESET", nargs="?", help=f"{PRESET}; with --resume the run's directory"
+    )
     command.option(
         "--tasks",
         "several environments that one network learns, instead of PRESET: names or suites joined by commas",
@@ -45,7 +47,7 @@ def make_command() -> Command:
     command.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
     command.option("--seed", "seed of all random streams (default 1)", kind=natural, metavar="S")
     command.add_algorithm()
-    command.flag("--resume", "continue the run in --run-dir with its settings; those given here replace them")
+    command.flag("--resume", "continue a run, named by its directory, with its settings; those given here replace them")
     command.flag("--tune", "first find the fastest use of the cores, as `rollmill tune` does; not with --resume")
     command.option("--settings", "a JSON file of settings, such as tuned.json; those given here win", metavar="FILE")
     command.flag("--quiet", "show no progress")
@@ -75,6 +77,8 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
             )
         # Of a single task, a preset like any other.
         arguments.preset = arguments.tasks.strip(",")
+    if arguments.resume and arguments.run_dir is None and arguments.preset and Path(arguments.preset).is_dir():
+        arguments.run_dir, arguments.preset = Path(arguments.preset), None
     if arguments.settings is not None:
         from rollmill.tuning.settings import read_settings, under
 

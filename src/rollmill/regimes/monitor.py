@@ -126,10 +126,10 @@ class Monitor:
                 # for example a full disk; must neither replace the run's error nor fail the run
                 _log.warning("%s could not be closed: %s", type(part).__name__, failure)
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, level: int = logging.INFO) -> None:
         """Show a line and write it to ``run.log``."""
         text = self._prefix + text
-        _log.info("%s", text)
+        _log.log(level, "%s", text)
         if self._display is not None:
             self._display.note(text)
 
@@ -184,7 +184,7 @@ class Monitor:
             if self._writer is not None:
                 self._writer.write(row)
             for warning in self._health.warnings(row):
-                self.note(warning)
+                self.note(warning, level=logging.WARNING)
             self._on_row(row)
         if self._display is not None:
             self._display.update(status)

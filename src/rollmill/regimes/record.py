@@ -102,7 +102,8 @@ class RunRecord:
             self.note(f"end: stopped by the user {self._reached}; progress since the last checkpoint is lost")
         elif error is not None:
             reason = str(error).strip().split("\n")[0]
-            self.note(f"end: failed {self._reached}: {type(error).__name__}: {reason}", level=logging.ERROR)
+            # Not shown: the program prints the error, and so does Python.
+            _log.error("end: failed %s: %s: %s", self._reached, type(error).__name__, reason)
         if not self._ranks.rank:
             for line in next_commands(self._run_dir, self._config, self._ended_by, self._ranks):
                 self.note(line)
@@ -111,9 +112,9 @@ class RunRecord:
     def _reached(self) -> str:
         return f"after {self.agent_steps:,} agent steps" if self.agent_steps else "before anything was learned"
 
-    def note(self, line: str, *, level: int = logging.INFO) -> None:
+    def note(self, line: str) -> None:
         """Log a line and show it."""
-        _log.log(level, "%s", line)
+        _log.info("%s", line)
         if self._show is not None:
             self._show(line)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
+
+_MARKUP: Final = re.compile(r"``(.+?)``|:\w+:`~?([^`]+)`")
 
 
 @functools.cache
@@ -15,6 +18,11 @@ def attribute_docs(cls: type) -> Mapping[str, str]:
     for base in reversed(cls.__mro__):
         docs.update(_parse_attributes(base.__doc__ or ""))
     return docs
+
+
+def without_markup(text: str) -> str:
+    """Text of a docstring for a terminal: without the marks around code and names."""
+    return _MARKUP.sub(lambda found: found[1] or found[2], text)
 
 
 def _parse_attributes(docstring: str) -> dict[str, str]:

@@ -32,7 +32,7 @@ import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from rollmill.settings.option_docs import attribute_docs
+from rollmill.settings.option_docs import attribute_docs, without_markup
 from rollmill.settings.option_hints import Hint, hints_for
 from rollmill.settings.option_values import OptionError, UnknownSettingError, coerce, encode, format_value, type_name
 from rollmill.settings.value_checks import key_of
@@ -97,7 +97,7 @@ def describe(cls: type[T], *, values: T | None = None, hidden: Collection[str] =
         title = option.key.rpartition(".")[0] or "general"
         lines = groups.setdefault(f"{title}, with {option.members}:" if option.members else f"{title}:", [])
         lines.append(f"  --{option.key.replace('_', '-')}  {option.type}  [{shown.get(option.key, option.default)}]")
-        lines += textwrap.wrap(option.doc, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        lines += textwrap.wrap(without_markup(option.doc), width, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n\n".join("\n".join((title, *lines)) for title, lines in groups.items() if lines)
 
 
