@@ -123,3 +123,4 @@ def test_names_are_names_of_folders() -> None:
     assert job_name("module:My Env", "../x") == "module_My_Env-.._x"
     assert len(job_name("x" * 1000)) == 120
     assert job_name("x" * 1000, "seed_1") == "x" * 113 + "-seed_1"
+    assert job_name("pong", "m" * 1000, "seed_1") == "pong-" + "m" * 108 + "-seed_1"

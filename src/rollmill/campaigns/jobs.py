@@ -75,10 +75,10 @@ class Record:
 
 
 def job_name(*parts: str) -> str:
-    """Make a name of its parts that can be a directory's; of a long one the first part is cut."""
-    first, *others = (re.sub(r"[^\w.+-]+", "_", part) for part in parts if part)
-    rest = "".join(f"-{part}" for part in others)
-    return f"{first[: max(1, _LONGEST_NAME - len(rest))]}{rest}"
+    """Make a name of its parts that can be a directory's; a long one is cut before its last part, such as a seed."""
+    *front, last = (re.sub(r"[^\w.+-]+", "_", part) for part in parts if part)
+    end = f"-{last}" if front else last
+    return f"{'-'.join(front)[: max(0, _LONGEST_NAME - len(end))]}{end}"[:_LONGEST_NAME]
 
 
 class Campaign:
