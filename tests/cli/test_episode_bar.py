@@ -24,9 +24,13 @@ def test_lines_come_at_intervals_where_there_is_no_terminal(capsys: pytest.Captu
     assert capsys.readouterr().err == ""
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_there_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")

@@ -71,7 +71,7 @@ class Arrivals:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the seconds are over, and each policy has learned from a batch since (or eight times as many)."""
+        """Whether the seconds are over, and each policy has learned since (or much more time has passed)."""
         if self._begins_at is None:
             return False
         end = self._begins_at + self._seconds

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-PLAIN_INTERVAL_S: Final = 30.0
+_PLAIN_INTERVAL_S: Final = 30.0
 
 
 @contextlib.contextmanager
 def episode_bar(
-    doing: str, *, quiet: bool = False, interval_s: float = PLAIN_INTERVAL_S
+    doing: str, *, quiet: bool = False, interval_s: float = _PLAIN_INTERVAL_S
 ) -> Iterator[Callable[[int, int], None]]:
     """Show progress on standard error while the context lasts.
 
@@ -25,6 +25,9 @@ def episode_bar(
     Yields:
         A function of the number of episodes that have been played, and of how many there are in all.
     """
+    if quiet:
+        yield lambda done, total: None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -36,9 +39,6 @@ def episode_bar(
     )
 
     console = Console(stderr=True)
-    if quiet:
-        yield lambda done, total: None
-        return
     if not console.is_terminal:
         yield _Lines(doing, interval_s).show
         return

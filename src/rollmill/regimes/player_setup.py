@@ -44,7 +44,7 @@ def check_players(config: Config, spec: EnvSpec) -> None:
             "against the policy in environments with several agents; use 0."
         )
     players = players_of(config)
-    players_of_agents(config.population, config.policy, spec.agents)
+    allowed = players_of_agents(config.population, config.policy, spec.agents)
     # These raise for unknown names before processes start.
     assignment_rule(config, spec.agents)
     MATCHMAKING.find(config.population.matchmaking, "population.matchmaking")
@@ -58,16 +58,15 @@ def check_players(config: Config, spec: EnvSpec) -> None:
             f"{players.policies} policies (population.policies), but {config.num_envs} environments (num_envs) with "
             f"{spec.rows_per_env} agent(s) each: every policy needs an agent to play; use more environments."
         )
-    _check_all_play(config, spec)
+    _check_all_play(config, spec, allowed)
     _check_actions(config, spec)
 
 
-def _check_all_play(config: Config, spec: EnvSpec) -> None:
+def _check_all_play(config: Config, spec: EnvSpec, allowed: Sequence[Sequence[int]]) -> None:
     """Refuse a fixed assignment that gives a policy no agent."""
     population = config.population
     if is_drawn(config, spec.agents) or population.assignment not in (AUTO, FIXED):
         return
-    allowed = players_of_agents(population, config.policy, spec.agents)
     divided = Assignment(allowed, is_random=False, num_envs=config.num_envs, seed=0)
     envs = np.arange(config.num_envs)
     playing = set(divided.assign(envs, envs, group=0, iteration=0, step=0).ravel().tolist())

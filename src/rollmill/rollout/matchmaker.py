@@ -95,7 +95,7 @@ class PastOpponents:
             if policy >= len(self._banks):
                 continue  # a guest's agent
             if (ids[index] < len(self._banks)).sum() < 2:
-                continue  # nobody else would learn
+                continue  # the others are guests, which do not learn
             bank, table = self._banks[policy], tables[policy]
             bounds = np.cumsum(table.probability)
             if not bounds[-1]:
