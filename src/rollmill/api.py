@@ -7,40 +7,31 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rollmill.callback import Callback
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import register_factory
 from rollmill.envs.trust import named_code
-from rollmill.learning.config import FixedSchedule
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.ranks import Ranks, folder_of_rank
-from rollmill.runtime.signatures import Verdict
-from rollmill.runtime.signed_files import require_trust, signed, unsigned, verdict_on
+from rollmill.runtime.signed_files import require_trust
 from rollmill.settings.config import Config
-from rollmill.settings.idle import check_idle
-from rollmill.settings.option_values import coerce
-from rollmill.settings.options import apply, flatten, from_json, full_keys, to_json
+from rollmill.settings.new_config import new_config
+from rollmill.settings.options import apply
 from rollmill.settings.run_config import (
     CONFIG_FILE,
     changed_settings,
-    check_can_resume,
     load_config,
-    load_trusted,
+    refuse_a_run_in,
     write_config,
 )
 from rollmill.settings.run_directory import (
-    RunDirectoryError,
-    directory_of_launcher,
     for_this_run_alone,
     make_directory,
-    new_directory,
 )
-from rollmill.settings.value_checks import ConfigError
-from rollmill.tracking.registry import check_trackers
+from rollmill.settings.run_plan import RunPlan, plan_run
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -76,14 +67,6 @@ class Run:
     ended_by: str
 
 
-# Settings whose values decide which others are taken.
-_NAMES: dict[str, object] = {
-    "regime": Literal["async", "lockstep", "replay"],
-    "off_policy.algorithm": Literal["dqn", "ddpg", "td3", "sac"] | str,
-    "population.pbt": bool,
-}
-
-
 def make_config(
     preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]],
     overrides: Mapping[str, object] | None = None,
@@ -106,91 +89,7 @@ def make_config(
         ValueError: An unknown key or an invalid value.
         TypeError: ``preset`` is neither a name nor a class or function that worker processes can import.
     """
-    from rollmill.settings.presets import resolve
-    from rollmill.settings.presets.by_algorithm import (
-        algorithm_overrides,
-        lockstep_overrides,
-        pbt_overrides,
-        protocol_overrides,
-        with_policies_algorithms,
-    )
-    from rollmill.settings.presets.off_policy import off_policy_overrides
-    from rollmill.settings.presets.tasks import fitted, name_for_settings
-
-    chosen = resolve(preset_name(preset))
-    # Tasks come with the preset's number of environments, which they must divide.
-    tasks = {"env.tasks": chosen.env.tasks} if chosen.env.tasks else {}
-    alone = Config(env=replace(chosen.env, tasks=()), preset=chosen.name)
-    config = apply(alone, {**chosen.overrides, **tasks})
-    settings_of = name_for_settings(chosen)
-
-    def fit(settings: Mapping[str, object]) -> Mapping[str, object]:
-        return fitted(settings, flatten(config), len(chosen.env.tasks)) if chosen.env.tasks else settings
-
-    if algo is not None:
-        config = apply(config, fit(algorithm_overrides(algo, settings_of)))
-    if protocol is not None:
-        config = apply(config, protocol_overrides(protocol, settings_of))
-    given = full_keys(config, overrides or {})
-    given = with_policies_algorithms(given, settings_of, in_replay=config.in_replay)
-    for key in _NAMES.keys() & given.keys():
-        given[key] = coerce(given[key], _NAMES[key], key, text=isinstance(given[key], str))
-    own = config.algorithm_name
-    if algo is not None and given.get("off_policy.algorithm", own) != own:
-        raise ConfigError(
-            f"off_policy.algorithm={given['off_policy.algorithm']!r} with algo={algo!r}, which brings settings of its "
-            "own: give only one of the two."
-        )
-    if algo is not None and config.in_replay and given.get("regime", "replay") != "replay":
-        raise ConfigError(
-            f"regime={given['regime']!r} with algo={algo!r}: off-policy algorithms learn from a replay; use "
-            "regime='replay', or omit algo."
-        )
-    if given.get("regime", config.regime.name) == "replay" and not config.in_replay:
-        wanted = given.get("off_policy.algorithm")
-        if wanted is None:
-            raise ConfigError(
-                "regime='replay' without an algorithm: give off_policy.algorithm (or, to train, algo), one of dqn, "
-                "ddpg, td3 and sac."
-            )
-        config = apply(config, fit(off_policy_overrides(str(wanted), settings_of)))
-    if config.in_replay and chosen.env.tasks:
-        # Without PopArt, rewards are clipped and scaled as those of the first task alone.
-        alone_settings = resolve(chosen.env.tasks[0]).overrides
-        rewards = ("learner.reward_clip", "learner.reward_scale")
-        config = apply(config, {key: alone_settings[key] for key in rewards if key in alone_settings})
-    if given.get("population.pbt"):
-        config = apply(config, pbt_overrides(in_replay=config.in_replay))
-    if given.get("regime", config.regime.name) == "lockstep":
-        # Read them without applying them: they may be inconsistent with the preset's batch, made for async.
-        num_envs, rollout_length = (
-            coerce(given.get(key, getattr(config, key)), int, key, text=isinstance(given.get(key), str))
-            for key in ("num_envs", "rollout_length")
-        )
-        needed = lockstep_overrides(
-            num_envs=cast("int", num_envs),
-            rollout_length=cast("int", rollout_length),
-            minibatch_size=config.minibatch_size,
-        )
-        given = {**needed, **given}
-    config = apply(config, given)
-    policies = len(config.population.names)
-    if config.in_replay and config.num_envs < policies and "num_envs" not in given and not tasks:
-        config = replace(config, num_envs=policies)  # The presets' one environment is for one policy.
-    _check_effects(given, config)
-    return config
-
-
-def _check_effects(given: Mapping[str, object], config: Config) -> None:
-    """Refuse settings, by full key, that have no effect together with the others."""
-    schedule, rate = config.optimiser.schedule, config.optimiser.learning_rate
-    points = schedule.points if isinstance(schedule, FixedSchedule) else ()
-    if "learner.learning_rate" in given and points and points[0][1] != rate:
-        raise ConfigError(
-            f"learner.learning_rate={rate:g} with learner.schedule={schedule.name!r}, whose points are learning rates: "
-            "omit learning_rate, or give that of the first point."
-        )
-    check_idle(given, config)
+    return new_config(preset_name(preset), overrides, algo=algo, protocol=protocol)
 
 
 def preset_name(preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]) -> str:
@@ -252,21 +151,21 @@ def train(
         given["seed"] = seed
     ranks = replace(Ranks.of_this_process(), runs_before=next(_RUNS))
 
-    def plan_run() -> _Plan:
-        return _plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks, trust=trust)
+    def plan() -> RunPlan:
+        return plan_run(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks, trust=trust)
 
     if ranks.is_alone:
-        return _run(plan_run(), ranks, quiet=quiet, trust=trust, callbacks=callbacks)
+        return _run(plan(), ranks, quiet=quiet, trust=trust, callbacks=callbacks)
     from rollmill.learning.process_group import meeting
 
     # Rank 0 decides and owns the run directory; other ranks may be on other machines.
     with meeting(ranks) as meet:
-        plan, verdict = _Plan.unpack(meet("plan", lambda: plan_run().pack()))
-        code = named_code(plan.settings.env) if ranks.rank else ""
+        shared, verdict = RunPlan.unpack(meet("plan", lambda: plan().pack()))
+        code = named_code(shared.settings.env) if ranks.rank else ""
         # The plan came over the network. Execute the code that it names only if this rank's own arguments name it too.
-        if code and not (preset is not None and _environment_of(preset, given, algo, protocol) == plan.settings.env):
-            require_trust(plan.directory / CONFIG_FILE, verdict, code, trust=trust)
-        return _run(plan, ranks, quiet=quiet, trust=trust, callbacks=callbacks)
+        if code and not (preset is not None and _environment_of(preset, given, algo, protocol) == shared.settings.env):
+            require_trust(shared.directory / CONFIG_FILE, verdict, code, trust=trust)
+        return _run(shared, ranks, quiet=quiet, trust=trust, callbacks=callbacks)
 
 
 def _check_callbacks(callbacks: Sequence[object]) -> None:
@@ -274,97 +173,6 @@ def _check_callbacks(callbacks: Sequence[object]) -> None:
         if not isinstance(callback, Callback):
             kind = "a class: give an object of it" if isinstance(callback, type) else type(callback).__name__
             raise TypeError(f"callbacks contains {callback!r}, {kind}; allowed are objects of rollmill.Callback")
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A run to be started.
-
-    Attributes:
-        directory: The run's.
-        settings: What is saved, with "auto" where the user set nothing, because a resume may be on another machine.
-        resume: Whether it continues from a checkpoint.
-    """
-
-    directory: Path
-    settings: Config
-    resume: bool
-
-    def pack(self) -> tuple[str, dict[str, Any], bool]:
-        """Encode the plan as plain data, for the other ranks."""
-        return str(self.directory), signed(to_json(self.settings)), self.resume
-
-    @classmethod
-    def unpack(cls, packed: tuple[str, dict[str, Any], bool]) -> tuple[_Plan, Verdict]:
-        """Decode the result of :meth:`pack`, with the verdict on its signature."""
-        directory, settings, resume = packed
-        return cls(Path(directory), from_json(Config, unsigned(settings)), resume), verdict_on(settings)
-
-
-def _plan(
-    preset: str | None,
-    given: dict[str, object],
-    run_dir: Path | str | None,
-    *,
-    resume: bool,
-    algo: str | None,
-    protocol: str | None,
-    ranks: Ranks,
-    trust: bool,
-) -> _Plan:
-    """Turn the arguments of :func:`train` into a plan, and create the run directory."""
-    if run_dir is None and ranks.restarts and preset is not None:
-        run_dir = directory_of_launcher(preset)
-    if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
-        # torchrun restarted all processes with the original command.
-        resume, algo, protocol = True, None, None
-    if resume:
-        if run_dir is None:
-            raise RunDirectoryError(
-                "resume without run_dir: give the directory of the run to resume (--run-dir DIR, run_dir=DIR)."
-            )
-        directory = Path(run_dir)
-        saved = load_trusted(directory, trust=trust)
-        if algo is not None or protocol is not None:
-            named = {"algo": algo, "protocol": protocol}
-            given_names = ", ".join(f"{name}={value!r}" for name, value in named.items() if value is not None)
-            raise RunDirectoryError(
-                f"{given_names} with resume: a resumed run keeps its algorithm and protocol; omit them, or give single "
-                "settings."
-            )
-        given = full_keys(saved, given)
-        if "env.imports" in given:  # Those of the run are needed, too.
-            text = isinstance(given["env.imports"], str)
-            imports = coerce(given["env.imports"], tuple[str, ...], "env.imports", text=text)
-            given["env.imports"] = tuple(dict.fromkeys((*saved.env.imports, *cast("tuple[str, ...]", imports))))
-        settings = apply(saved, given)
-        check_can_resume(directory, saved, settings)
-        _check_effects(given, settings)
-        if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
-            raise RunDirectoryError(
-                f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "
-                "name, or start a new run in another directory."
-            )
-    else:
-        if preset is None:
-            raise RunDirectoryError(
-                "no preset was given: name one (`rollmill envs` lists them) before the settings, or resume a run."
-            )
-        settings = make_config(preset, given, algo=algo, protocol=protocol)
-    settings.resolved(ranks.world_size)
-    check_trackers(settings.tracking)
-    if settings.eval_video is not None and find_spec("imageio_ffmpeg") is None:
-        raise ConfigError(
-            f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."
-        )
-    to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
-    if run_dir is None:
-        assert preset is not None
-        if ranks.is_alone:
-            return _Plan(new_directory(preset), settings, resume)
-        run_dir = directory_of_launcher(preset)
-    make_directory(Path(run_dir), is_new=False)
-    return _Plan(Path(run_dir), settings, resume)
 
 
 def _environment_of(preset: str, given: dict[str, object], algo: str | None, protocol: str | None) -> EnvConfig | None:
@@ -375,17 +183,7 @@ def _environment_of(preset: str, given: dict[str, object], algo: str | None, pro
         return None
 
 
-def refuse_a_run_in(directory: Path | str) -> None:
-    """Refuses a directory for a new run.
-
-    Raises:
-        RunDirectoryError: It holds one already.
-    """
-    if (Path(directory) / CONFIG_FILE).exists():
-        raise RunDirectoryError(f"{directory} already holds a run: resume it (--resume), or choose another directory.")
-
-
-def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Sequence[Callback]) -> Run:
+def _run(plan: RunPlan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Sequence[Callback]) -> Run:
     """Runs what was planned; returns when it has ended."""
     from rollmill.regimes.running import run
 

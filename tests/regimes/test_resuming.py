@@ -73,14 +73,3 @@ def test_settings_without_effect_are_refused_on_a_resume_too(tmp_path: Path) -> 
     ):
         with pytest.raises(ValueError, match=message):
             rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **changes)
-
-
-def test_modules_that_are_imported_on_a_resume_do_not_replace_those_of_the_run(tmp_path: Path) -> None:
-    from rollmill.api import _plan
-    from rollmill.runtime.ranks import Ranks
-
-    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", {"env.imports": ("json",)}))
-    plan = _plan(
-        None, {"imports": "csv,json"}, tmp_path, resume=True, algo=None, protocol=None, ranks=Ranks(), trust=False
-    )
-    assert plan.settings.env.imports == ("json", "csv")

@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: Ranks) -> dict[str, Any]:
     """The settings with which ``train --tune`` trains."""
-    from rollmill import api
+    from rollmill.settings.run_config import refuse_a_run_in
     from rollmill.tuning.settings import under
     from rollmill.tuning.tune import tune
 
@@ -122,7 +122,7 @@ def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: R
     if arguments.preset is None:
         raise OptionError("--tune needs a preset: name what to train")
     if arguments.run_dir is not None:
-        api.refuse_a_run_in(arguments.run_dir)  # Before a minute of tuning.
+        refuse_a_run_in(arguments.run_dir)  # Before a minute of tuning.
     # Raises for a key that is not a setting, which could be the name of an argument of tune().
     overrides = under({}, overrides)
     tuning = tune(

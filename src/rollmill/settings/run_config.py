@@ -166,6 +166,16 @@ def changed_settings(saved: Config, config: Config) -> dict[str, tuple[object, o
     return {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
 
 
+def refuse_a_run_in(directory: Path | str) -> None:
+    """Refuse a directory for a new run.
+
+    Raises:
+        RunDirectoryError: It holds one already.
+    """
+    if (Path(directory) / CONFIG_FILE).exists():
+        raise RunDirectoryError(f"{directory} already holds a run: resume it (--resume), or choose another directory.")
+
+
 def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
     """Reject settings with which a checkpoint cannot be resumed, before anything is started.
 

@@ -21,6 +21,7 @@ _USUAL_ENVS, _MOST_ENVS = 16, 256
 _USUAL_ROWS, _MOST_ROWS = 8, 128
 # Families whose pictures show which task it is.
 _SHOWN = ("atari", "vizdoom", "dmlab")
+_REWARDS = ("learner.reward_clip", "learner.reward_scale")
 
 
 def preset_of_tasks(name: str, tasks: Sequence[Preset]) -> Preset:
@@ -102,6 +103,15 @@ def name_for_settings(preset: Preset) -> str:
     if kinds == {"envpool"}:
         return tasks[0]
     return f"{kinds.pop()}/tasks" if len(kinds) == 1 else "tasks"
+
+
+def rewards_without_popart(first: Preset) -> Overrides:
+    """Return the clipping and scale of rewards for tasks in a replay, where PopArt is not used: the first task's.
+
+    Args:
+        first: The preset of the first task.
+    """
+    return {key: first.overrides[key] for key in _REWARDS if key in first.overrides}
 
 
 def _settings_of(tasks: Sequence[Preset], kinds: set[str]) -> Overrides:

@@ -1,0 +1,116 @@
+"""The plan of a run: its directory, its configuration, and whether it resumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from rollmill.runtime.ranks import Ranks
+from rollmill.runtime.signatures import Verdict
+from rollmill.runtime.signed_files import signed, unsigned, verdict_on
+from rollmill.settings.config import Config
+from rollmill.settings.new_config import check_effects, new_config
+from rollmill.settings.option_values import coerce
+from rollmill.settings.options import apply, from_json, full_keys, to_json
+from rollmill.settings.run_config import CONFIG_FILE, check_can_resume, load_trusted
+from rollmill.settings.run_directory import (
+    RunDirectoryError,
+    directory_of_launcher,
+    make_directory,
+    new_directory,
+)
+from rollmill.settings.value_checks import ConfigError
+from rollmill.tracking.registry import check_trackers
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run to be started.
+
+    Attributes:
+        directory: The run's.
+        settings: What is saved, with "auto" where the user set nothing, because a resume may be on another machine.
+        resume: Whether it continues from a checkpoint.
+    """
+
+    directory: Path
+    settings: Config
+    resume: bool
+
+    def pack(self) -> tuple[str, dict[str, Any], bool]:
+        """Encode the plan as plain data, for the other ranks."""
+        return str(self.directory), signed(to_json(self.settings)), self.resume
+
+    @classmethod
+    def unpack(cls, packed: tuple[str, dict[str, Any], bool]) -> tuple[RunPlan, Verdict]:
+        """Decode the result of :meth:`pack`, with the verdict on its signature."""
+        directory, settings, resume = packed
+        return cls(Path(directory), from_json(Config, unsigned(settings)), resume), verdict_on(settings)
+
+
+def plan_run(
+    preset: str | None,
+    given: dict[str, object],
+    run_dir: Path | str | None,
+    *,
+    resume: bool,
+    algo: str | None,
+    protocol: str | None,
+    ranks: Ranks,
+    trust: bool,
+) -> RunPlan:
+    """Turn the arguments of :func:`rollmill.train` into a plan, and create the run directory."""
+    if run_dir is None and ranks.restarts and preset is not None:
+        run_dir = directory_of_launcher(preset)
+    if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
+        # torchrun restarted all processes with the original command.
+        resume, algo, protocol = True, None, None
+    if resume:
+        if run_dir is None:
+            raise RunDirectoryError(
+                "resume without run_dir: give the directory of the run to resume (--run-dir DIR, run_dir=DIR)."
+            )
+        directory = Path(run_dir)
+        saved = load_trusted(directory, trust=trust)
+        if algo is not None or protocol is not None:
+            named = {"algo": algo, "protocol": protocol}
+            given_names = ", ".join(f"{name}={value!r}" for name, value in named.items() if value is not None)
+            raise RunDirectoryError(
+                f"{given_names} with resume: a resumed run keeps its algorithm and protocol; omit them, or give single "
+                "settings."
+            )
+        given = full_keys(saved, given)
+        if "env.imports" in given:  # Those of the run are needed, too.
+            text = isinstance(given["env.imports"], str)
+            imports = coerce(given["env.imports"], tuple[str, ...], "env.imports", text=text)
+            given["env.imports"] = tuple(dict.fromkeys((*saved.env.imports, *cast("tuple[str, ...]", imports))))
+        settings = apply(saved, given)
+        check_can_resume(directory, saved, settings)
+        check_effects(given, settings)
+        if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
+            raise RunDirectoryError(
+                f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "
+                "name, or start a new run in another directory."
+            )
+    else:
+        if preset is None:
+            raise RunDirectoryError(
+                "no preset was given: name one (`rollmill envs` lists them) before the settings, or resume a run."
+            )
+        settings = new_config(preset, given, algo=algo, protocol=protocol)
+    settings.resolved(ranks.world_size)
+    check_trackers(settings.tracking)
+    if settings.eval_video is not None and find_spec("imageio_ffmpeg") is None:
+        raise ConfigError(
+            f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."
+        )
+    to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
+    if run_dir is None:
+        assert preset is not None
+        if ranks.is_alone:
+            return RunPlan(new_directory(preset), settings, resume)
+        run_dir = directory_of_launcher(preset)
+    make_directory(Path(run_dir), is_new=False)
+    return RunPlan(Path(run_dir), settings, resume)
