@@ -221,12 +221,8 @@ def _run(plan: RunPlan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Se
             refuse_a_run_in(directory)
         if ranks.is_alone and resume and (finished := _finished(directory, config)) is not None:
             if not quiet:
-                print(
-                    f"{directory} has {finished.agent_steps:,} of {config.total_steps:,} agent steps, so it is "
-                    "complete; increase --total-steps (total_steps) to continue it",
-                    file=sys.stderr,
-                )
-            _play_what_is_left(directory, config, quiet=quiet, trust=trust)
+                print(f"{directory} {_why_complete(finished, config)}", file=sys.stderr)
+            _play_what_is_left(directory, config, finished, quiet=quiet, trust=trust)
             return finished
         try:
             outcome = run(
@@ -247,7 +243,7 @@ def _run(plan: RunPlan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Se
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 
-def _play_what_is_left(directory: Path, config: Config, *, quiet: bool, trust: bool) -> None:
+def _play_what_is_left(directory: Path, config: Config, finished: Run, *, quiet: bool, trust: bool) -> None:
     """Run evaluations that were pending when the run was interrupted."""
     from rollmill.storage.evaluations import EvaluationQueue
 
@@ -282,22 +278,38 @@ def _play_what_is_left(directory: Path, config: Config, *, quiet: bool, trust: b
                 )
                 writer.write_evaluations()
         log_checkpoints(trackers, config, directory)
-        trackers.ended("total_steps")
+        trackers.ended(finished.ended_by)
 
 
 def _finished(directory: Path, config: Config) -> Run | None:
-    """The result of a run whose newest checkpoints have all steps; None if the run is not complete."""
-    from rollmill.regimes.steps_done import saved_steps
+    """The result of a run whose newest checkpoints have all steps or all of the time; None if it can continue."""
+    from rollmill.regimes.steps_done import saved_steps, trained_seconds
     from rollmill.reporting.ledger_report import LEDGER_FILE
     from rollmill.reporting.metrics import METRICS_FILE, read_metrics
 
-    done = saved_steps(config.population.folders(directory), to_resume=False)
-    if done is None or done < config.total_steps:
+    folders = config.population.folders(directory)
+    done = saved_steps(folders, to_resume=False)
+    if done is None:
+        return None
+    if done < config.total_steps and (config.max_seconds is None or trained_seconds(folders) < config.max_seconds):
         return None
     rows = read_metrics(directory) if (directory / METRICS_FILE).exists() else []
     ledger = directory / LEDGER_FILE
     summary = ledger.read_text() if ledger.exists() else ""
-    return Run(directory, done, rows[-1]["episode_return"] if rows else None, summary, "total_steps")
+    ended_by = "total_steps" if done >= config.total_steps else "max_seconds"
+    return Run(directory, done, rows[-1]["episode_return"] if rows else None, summary, ended_by)
+
+
+def _why_complete(finished: Run, config: Config) -> str:
+    if finished.ended_by == "total_steps":
+        return (
+            f"has {finished.agent_steps:,} of {config.total_steps:,} agent steps, so it is complete; increase "
+            "--total-steps (total_steps) to continue it"
+        )
+    return (
+        f"has trained for max_seconds={config.max_seconds:g}, which counts all sessions, so it is complete; increase "
+        "--max-seconds (max_seconds), or give none, to continue it"
+    )
 
 
 def load(

@@ -33,9 +33,7 @@ def make_command() -> Command:
             "rollmill train --resume runs/first --total-steps 2e6",
         ),
     )
-    command.parser.add_argument(
-        "preset", metavar="PRESET", nargs="?", help=f"{PRESET}; with --resume the run's directory"
-    )
+    command.parser.add_argument("preset", metavar="PRESET", nargs="?", help=f"{PRESET}; not needed with --resume")
     command.option(
         "--tasks",
         "several environments that one network learns, instead of PRESET: names or suites joined by commas",
@@ -47,7 +45,15 @@ def make_command() -> Command:
     command.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
     command.option("--seed", "seed of all random streams (default 1)", kind=natural, metavar="S")
     command.add_algorithm()
-    command.flag("--resume", "continue a run, named by its directory, with its settings; those given here replace them")
+    command.parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="RUN_DIR",
+        help="continue the run in this directory (or in --run-dir) with its settings; those given here replace them",
+    )
+    command.options["--resume"] = False  # What follows is a word of its own.
     command.flag("--tune", "first find the fastest use of the cores, as `rollmill tune` does; not with --resume")
     command.option("--settings", "a JSON file of settings, such as tuned.json; those given here win", metavar="FILE")
     command.flag("--quiet", "show no progress")
@@ -77,8 +83,8 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
             )
         # Of a single task, a preset like any other.
         arguments.preset = arguments.tasks.strip(",")
-    if arguments.resume and arguments.run_dir is None and arguments.preset and Path(arguments.preset).is_dir():
-        arguments.run_dir, arguments.preset = Path(arguments.preset), None
+    if arguments.resume:
+        _find_resumed(arguments)
     if arguments.settings is not None:
         from rollmill.tuning.settings import read_settings, under
 
@@ -93,7 +99,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     done = api.train(
         arguments.preset,
         run_dir=arguments.run_dir,
-        resume=arguments.resume,
+        resume=bool(arguments.resume),
         quiet=arguments.quiet,
         algo=arguments.algo,
         protocol=arguments.protocol,
@@ -104,6 +110,21 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if not Ranks.of_this_process().rank:
         print(done.dir, flush=True)  # Flushed here, where a closed reader is not an error.
     return EXIT_INTERRUPTED if done.ended_by == "signal" else 0
+
+
+def _find_resumed(arguments: argparse.Namespace) -> None:
+    """Tell the directory of the run to resume from the preset: either may follow ``--resume``, or stand before it."""
+    from rollmill.settings.run_config import CONFIG_FILE
+    from rollmill.storage.missing_runs import why_no_run
+
+    words = [word for word in (arguments.preset, arguments.resume) if isinstance(word, str)]
+    if arguments.run_dir is None and words:
+        arguments.run_dir = Path(words.pop())
+        if not (arguments.run_dir / CONFIG_FILE).exists():
+            raise OptionError(f"--resume {why_no_run(arguments.run_dir)}")
+    if len(words) > 1:
+        raise OptionError(f"{words[0]} and --resume {words[1]} with --run-dir {arguments.run_dir}: omit one of them")
+    arguments.preset = words[0] if words else None
 
 
 def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: Ranks) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rollmill.settings.options import from_json, list_options
 from rollmill.specs import BoxActions
 from rollmill.storage.checkpoint_file import CheckpointError, load_checkpoint
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+from rollmill.storage.missing_runs import why_no_run
 from rollmill.storage.population_config import POLICIES_FOLDER, PopulationConfig
 
 
@@ -97,14 +98,10 @@ def folder_of_policy(run_dir: Path | str, policy: str | None) -> Path:
         return run_dir
     if policy not in names:
         if not names and not (run_dir / "config.json").is_file():
-            raise _no_run(run_dir)
+            raise NoRunError(why_no_run(run_dir))
         known = f"its policies are {', '.join(names)}" if names else "it has one policy; omit the name"
         raise NoRunError(f"{run_dir} has no policy {policy!r}: {known}")
     return folder / policy
-
-
-def _no_run(run_dir: Path) -> NoRunError:
-    return NoRunError(f"{run_dir} is not a run: there is no config.json in it; give the directory that train printed")
 
 
 def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Snapshot:
@@ -122,7 +119,7 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
     run_dir = Path(run_dir)
     path = run_dir / "config.json"
     if not path.is_file():
-        raise _no_run(run_dir)
+        raise NoRunError(why_no_run(run_dir))
     try:
         saved, verdict = read_signed(path)
         env, model = saved["env"], saved["model"]

@@ -153,11 +153,6 @@ class Monitor:
         if self._ends_at_s is None and self._config.max_seconds is not None:
             # Startup does not count; the training time of earlier sessions does.
             self._ends_at_s = now + self._config.max_seconds - report.training_s
-            if self._ends_at_s <= now:
-                self.note(
-                    f"the run has trained for {report.training_s:,.0f} s already, and max_seconds="
-                    f"{self._config.max_seconds:g}: use a larger max_seconds, or none, to continue it"
-                )
         if self._is_resumed:
             self._is_resumed = False
             self.note(f"resumed at step {report.agent_steps:,}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,20 @@ def saved_steps(folders: Sequence[Path], *, to_resume: bool = True) -> int | Non
     """
     found = [steps for folder in folders if (steps := _saved_steps_in(folder, to_resume=to_resume)) is not None]
     return sum(found) if found else None
+
+
+def trained_seconds(folders: Sequence[Path]) -> float:
+    """Return the training time, over all sessions, that the newest checkpoints of a run have recorded; in seconds.
+
+    Args:
+        folders: Of the policies.
+    """
+    found = [0.0]
+    for folder in folders:
+        with contextlib.suppress(CheckpointError):  # the learner reports the error
+            state, _ = CheckpointStore(folder / "checkpoints", CheckpointConfig()).load_latest(to_resume=True)
+            found.append(float(state.get("training_s", 0.0)))
+    return max(found)
 
 
 def steps_done_again(folders: Sequence[Path], resumed_at: int | None) -> list[str]:

@@ -18,6 +18,7 @@ from rollmill.settings.config import Config
 from rollmill.settings.option_values import format_value
 from rollmill.settings.options import flatten, from_json, to_json
 from rollmill.settings.run_directory import RunDirectoryError
+from rollmill.storage.missing_runs import why_no_run
 from rollmill.storage.removers import REMOVERS
 from rollmill.tracking.config import TENSORBOARD
 from rollmill.tracking.registry import TRACKERS
@@ -134,7 +135,7 @@ def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
     try:
         content, verdict = read_signed(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.") from None
+        raise RunDirectoryError(f"{why_no_run(run_dir)}.") from None
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read ({error.strerror}): change its permissions.") from error
     except ValueError as error:

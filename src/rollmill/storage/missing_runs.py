@@ -1,0 +1,33 @@
+"""Why a directory cannot be used as a run's, in words for the user."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+_CONFIG_FILE, _LOG_FILE = "config.json", "run.log"
+_SHOWN = 3
+
+
+def why_no_run(directory: Path | str) -> str:
+    """Say why a directory without ``config.json`` holds no run, and what to do."""
+    path = Path(directory)
+    if (path / _LOG_FILE).is_file():
+        return (
+            f"{path} is a run that ended before it learned anything, so that there is nothing to continue or to play: "
+            f"{path / _LOG_FILE} has the reason"
+        )
+    if path.is_dir():
+        return f"{path} is not a run: there is no {_CONFIG_FILE} in it; give the directory that train printed"
+    near = _similar_runs(path)
+    hint = f"did you mean {' or '.join(map(str, near))}?" if near else "give the directory that train printed"
+    return f"{path} is not a run: there is no such directory; {hint}"
+
+
+def _similar_runs(path: Path) -> list[Path]:
+    """Return runs with similar names in the same parent directory."""
+    try:
+        beside = [each.name for each in path.parent.iterdir() if (each / _CONFIG_FILE).is_file()]
+    except OSError:
+        return []
+    return [path.parent / name for name in difflib.get_close_matches(path.name, beside, n=_SHOWN)]
