@@ -201,7 +201,9 @@ def test_wrong_arguments_of_a_constructor_are_told_from_other_failures():
         return str(failure("my/env", 0, where, step, error, budget))
 
     wrong = TypeError("__init__() got an unexpected keyword argument 'sise'")
-    assert said("constructor", wrong).endswith("arguments of its constructor are env.kwargs.NAME")
+    assert said("constructor", wrong).endswith("env.kwargs.NAME are arguments of its constructor, and the only ones")
+    old = TypeError("Old.reset() got an unexpected keyword argument 'seed'")
+    assert said("reset", old).endswith("Gymnasium 1.x calls reset(seed=..., options=...)")
     assert "on_failure=restart" in said("constructor", ValueError("no display"))
     assert "on_failure=restart" in said("step", wrong, 3)
     assert "env.restart_budget is spent (0 of 0" in said("constructor", wrong, 0, RestartBudget(0))

@@ -46,16 +46,20 @@ def failure(
         message += f": {error}"
     if where in _RETURNED and _is_of_unpacking(error):
         message += f" ({where} must return {_RETURNED[where]})"
-    if budget is None and where == "constructor" and isinstance(error, TypeError):
-        advice = "; its traceback says where; arguments of its constructor are env.kwargs.NAME"
-    elif budget is None:
-        advice = "; its traceback says where; env.on_failure=restart rebuilds environments that raise"
-    else:
-        advice = (
+    return EnvironmentFailure(message + _advice(where, error, budget))
+
+
+def _advice(where: str, error: BaseException, budget: RestartBudget | None) -> str:
+    if budget is not None:
+        return (
             f"; env.restart_budget is spent ({budget.spent} of {budget.allowed} rebuilds): fix the environment, or "
             "raise the budget"
         )
-    return EnvironmentFailure(message + advice)
+    if isinstance(error, TypeError) and where == "constructor":
+        return "; env.kwargs.NAME are arguments of its constructor, and the only ones"
+    if isinstance(error, TypeError) and where == "reset" and "unexpected keyword argument" in str(error):
+        return "; Gymnasium 1.x calls reset(seed=..., options=...)"
+    return "; env.on_failure=restart rebuilds environments that raise"
 
 
 def _is_of_unpacking(error: BaseException) -> bool:

@@ -95,7 +95,8 @@ def _import_file(name: str, option: str) -> ModuleType:
         if moved is not None and Path(getattr(moved, "__file__", None) or "").name == path.name:
             return moved
         raise NoSuchModuleError(
-            f"{_given(name, option)}: there is no such file; if it was moved, give its new path with {option}"
+            f"{_given(name, option)}: there is no such file; if it was moved, give its new path with "
+            f"{option}; a file with another name cannot replace it"
         )
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
