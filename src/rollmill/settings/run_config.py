@@ -212,7 +212,8 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
         values = ", ".join(f"{key}={format_value(value)}" for key, value in old.items())
         raise RunDirectoryError(
             f"the run in {directory} cannot be resumed with another {', '.join(old)}: its weights and the state of "
-            f"its optimiser were made with {values}; keep that, or start a new run."
+            f"its optimiser were made with {values}; keep that, or start a new run, with these weights as far as they "
+            f"fit: --init-from {directory} (init_from)."
         )
 
 
