@@ -67,9 +67,21 @@ def test_keys_may_be_flat_as_in_python() -> None:
     [
         ({}, "the space is empty"),
         ({"learner": {"lr": {"low": 1, "high": 2}}}, "here it is learner.learning_rate"),
-        ({"learner": {"low": 0.1, "high": 0.2}}, "learner is a group of settings"),
-        ({"learning_rate": 1e-3}, r"learning_rate=0.001 is not a table"),
-        ({"learning_rate": {"low": 1e-5}}, r"\[learner.learning_rate\] has no high: give low and high"),
+        (
+            {"learner": {"low": 0.1, "high": 0.2}},
+            r"^the space: learner is a group of settings; given \{'low': 0.1, 'high': 0.2\}: give one of its settings "
+            r"a table, such as \[learner\.\w+\]\.$",
+        ),
+        ({"learner": {}}, r"learner is a group of settings; given \{\}"),
+        (
+            {"learner": {"learning_rate": [1e-4, 1e-3]}},
+            r"^the space: learner.learning_rate = \[0.0001, 0.001\] is not a table: give low and high, and optionally "
+            r"log = true or step, or choices = \[...\] under \[learner.learning_rate\]\.$",
+        ),
+        ({"learner": {"learning_rat": [1e-4, 1e-3]}}, "did you mean learner.learning_rate"),
+        ({"env": {"name": {"first": 1}}}, r"\[env.name\] has 'first', which is unknown"),
+        ({"learning_rate": 1e-3}, r"learning_rate = 0.001 is not a table: give low .* under \[learning_rate\]"),
+        ({"learning_rate": {"low": 1e-5}}, r"\[learner.learning_rate\] has no high: give low and high, and optionally"),
         ({"learning_rate": {}}, "has no low and no high"),
         ({"learning_rate": {"low": 1e-2, "high": 1e-5}}, "from 0.01 to 1e-05 is empty"),
         ({"learning_rate": {"low": 1e-3, "high": 1e-3}}, "is empty: give finite ends, low below high"),

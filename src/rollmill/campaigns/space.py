@@ -24,12 +24,12 @@ from typing import Any, cast
 
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import OptionError, coerce, format_value, type_name
-from rollmill.settings.options import annotation_of, full_keys
+from rollmill.settings.options import annotation_of, flatten, full_keys
 
 _RANGE = ("low", "high", "log", "step")
 _CHOICES = "choices"
 _PARTS = (*_RANGE, _CHOICES)
-_ALLOWED = "give low and high, with log = true or a step where you like, or choices = [...]"
+_ALLOWED = "give low and high, and optionally log = true or step, or choices = [...]"
 _MOST_GRID_POINTS = 10_000
 
 
@@ -145,6 +145,7 @@ def parse_space(
     for given, table in _leaves(tables, ""):
         try:
             key = next(iter(full_keys(config, {given: None})))
+            _check_no_group(key, table, config)
             annotation = annotation_of(config, given)
         except OptionError as error:
             raise SpaceError(f"the space: {error}") from error
@@ -196,13 +197,36 @@ def _leaves(tables: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mappi
     for name, table in tables.items():
         key = prefix + name
         if not isinstance(table, Mapping):
-            raise SpaceError(
-                f"the space: {key}={table!r} is not a table: {_ALLOWED} under [{prefix.rstrip('.') or key}]."
-            )
+            raise _no_table(key, table)
         if not table or any(not isinstance(value, Mapping) for value in table.values()):
             yield key, table
         else:
             yield from _leaves(table, f"{key}.")
+
+
+def _check_no_group(key: str, table: Mapping[str, Any], config: Config) -> None:
+    """Refuse the table of a group of settings, such as ``[learner]``.
+
+    Raises:
+        OptionError: A name in the table is no setting of the group.
+        SpaceError: A setting of the group has a value instead of a table, or the table has low, high or choices.
+    """
+    values = flatten(config)
+    members = [name for name in values if name.startswith(f"{key}.")]
+    if key in values or not members:
+        return
+    for name, value in table.items():
+        if name not in _PARTS:
+            annotation_of(config, f"{key}.{name}")
+            raise _no_table(f"{key}.{name}", value)
+    raise SpaceError(
+        f"the space: {key} is a group of settings; given {dict(table)!r}: give one of its settings a table, such as "
+        f"[{members[0]}]."
+    )
+
+
+def _no_table(key: str, value: object) -> SpaceError:
+    return SpaceError(f"the space: {key} = {value!r} is not a table: {_ALLOWED} under [{key}].")
 
 
 def _dimension(key: str, table: Mapping[str, Any], annotation: object) -> Dimension:
