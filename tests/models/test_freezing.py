@@ -40,16 +40,23 @@ def test_nothing_is_frozen_without_patterns() -> None:
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(FreezeError, match=r"freeze=encoders: no parameter .* there are encoder\.0\.weight"):
+    with pytest.raises(FreezeError, match=r"freeze=encoders: no parameter or module .* [Tt]here are encoder\.0, "):
         freeze(network(), ("encoder", "encoders"))
 
 
 def test_similar_parts_are_suggested() -> None:
-    with pytest.raises(FreezeError, match=r"heads\.bias; did you mean 'encoder'\?$"):
+    with pytest.raises(FreezeError, match=r"; did you mean 'encoder'\? There are encoder\.0, encoder\.2, heads"):
         freeze(network(), ("encodr",))
     names = [NAME, "acting.heads.policy.weight"]
-    assert suggest_part("heads.polcy", names) == "; did you mean 'heads.policy'?"
-    assert suggest_part("transformer", names) == ""
+    assert suggest_part("heads.polcy", names) == "did you mean 'heads.policy'? There are acting.encoder, acting.heads"
+    assert suggest_part("transformer", names) == "there are acting.encoder, acting.heads"
+
+
+def test_few_modules_are_named() -> None:
+    names = [f"acting.Layer_{n}.{kind}" for n in range(15) for kind in ("weight", "bias")]
+    found = suggest_part("transformer", names)
+    assert found.startswith("there are acting.Layer_0, acting.Layer_1, ")
+    assert found.endswith(", acting.Layer_11 and 3 more")
 
 
 def test_freezing_everything_is_refused() -> None:

@@ -145,7 +145,7 @@ def test_a_resumed_run_does_not_need_the_source_again(first: rollmill.Run, tmp_p
         ({"init_optimiser": True}, "give init_from"),
         (
             {"init_from": "FIRST", "init_skip": "head"},
-            "init_skip=head: the network has no such part; it has .*; did you mean 'heads'",
+            r"init_skip=head: no parameter or module .*; did you mean 'heads'\? There are acting\.encoder, [\w., ]+$",
         ),
         ({"init_from": "FIRST", "init_skip": "heads", "init_optimiser": True}, "leave one of them out"),
         ({"init_from": "FIRST", "algo": "dqn"}, r"do not fit.* is not there; and \d+ more"),

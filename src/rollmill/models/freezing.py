@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+_MOST_MODULES = 12
+
 
 class FreezeError(ValueError):
     """A pattern is the name of no parameter, or nothing is left to train."""
@@ -25,15 +27,19 @@ def is_named(name: str, pattern: str) -> bool:
 
 
 def suggest_part(pattern: str, names: Iterable[str]) -> str:
-    """``"; did you mean 'a'?"`` with the part of the names that is most like a pattern, or an empty string."""
+    """Say which part of the names is most like a pattern, if any is, and which modules there are."""
+    split = [name.split(".") for name in names]
     parts = dict.fromkeys(
         ".".join(words[start:end])
-        for words in (name.split(".") for name in names)
+        for words in split
         for start in range(len(words))
         for end in range(start + 1, len(words) + 1)
     )
     near = difflib.get_close_matches(pattern, parts, n=1, cutoff=0.75)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    modules = list(dict.fromkeys(".".join(words[:2]) for words in split))
+    more = len(modules) - _MOST_MODULES
+    listed = f"{', '.join(modules[:_MOST_MODULES])}{f' and {more} more' if more > 0 else ''}"
+    return f"did you mean {near[0]!r}? There are {listed}" if near else f"there are {listed}"
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
@@ -52,8 +58,8 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         if not any(is_named(name, pattern) for name in names):
             raise FreezeError(
-                f"learner.freeze={pattern}: no parameter of the network has this name; there are {', '.join(names)}"
-                + suggest_part(pattern, names)
+                f"learner.freeze={pattern}: no parameter or module of the network has this name; "
+                f"{suggest_part(pattern, names)}"
             )
     for name, parameter in network.named_parameters():
         if any(is_named(name, pattern) for pattern in patterns):

@@ -89,8 +89,8 @@ def load_state(algorithm: Algorithm, given: Mapping[str, Any], skip: Sequence[st
     for pattern in skip:
         if not any(is_named(name, pattern) for name in own):
             raise PlayerError(
-                f"init_skip={pattern}: the network has no such part; it has {', '.join(own)}"
-                + suggest_part(pattern, own)
+                f"init_skip={pattern}: no parameter or module of the network has this name; "
+                f"{suggest_part(pattern, own)}"
             )
     kept = [name for name in own if not any(is_named(name, pattern) for pattern in skip)]
     both = [name for name in kept if isinstance(given.get(name), Tensor)]
