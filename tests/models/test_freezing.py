@@ -28,14 +28,15 @@ def test_patterns_that_do_not(pattern: str) -> None:
 
 def test_parameters_with_these_names_are_frozen() -> None:
     net = network()
-    freeze(net, ("encoder.0", "heads.bias"))
+    assert freeze(net, ("encoder.0", "heads.bias")) == 9 + 2
+    assert freeze(net, ("encoder.0",)) == 0, "it was frozen before"
     trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     assert trained == ["encoder.2.weight", "encoder.2.bias", "heads.weight"]
 
 
 def test_nothing_is_frozen_without_patterns() -> None:
     net = network()
-    freeze(net, ())
+    assert freeze(net, ()) == 0
     assert all(parameter.requires_grad for parameter in net.parameters())
 
 

@@ -20,7 +20,7 @@ from rollmill.models.observation import register_encoder
 from rollmill.models.sizing import largest_parameter
 from rollmill.regimes.caveats import caveats_of
 from rollmill.regimes.probing import _unpack_states, probe
-from rollmill.regimes.setup import Probed, Refusal, group_states
+from rollmill.regimes.setup import NetworkSizes, Probed, Refusal, group_states
 from rollmill.regimes.torch_side import make_on_policy
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import LEARNER
@@ -82,6 +82,21 @@ def test_it_reports_the_sizes_of_the_environment_and_the_network() -> None:
     assert found.largest_parameter == largest_parameter(network)
     assert found.settings["inference.precision"] == "fp32"
     assert found.settle(config).inference.precision == "fp32"
+
+
+def test_frozen_parameters_are_counted_by_themselves() -> None:
+    def sizes_of(freeze: str, algo: str | None) -> NetworkSizes:
+        settings = {"num_envs": 2, "model.mlp_sizes": (5,), "learner.freeze": freeze}
+        found = probed(rollmill.make_config("gym/CartPole-v1", settings, algo=algo).resolved())
+        assert isinstance(found, Probed)
+        (sizes,) = found.networks
+        return sizes
+
+    assert sizes_of("", None).num_frozen == 0
+    for algo, pattern in ((None, "encoder"), ("dqn", "weight_0")):  # DQN's target network is not trained anyway.
+        whole, part = sizes_of("", algo), sizes_of(pattern, algo)
+        assert part.num_frozen > 0
+        assert part.num_parameters + part.num_frozen == whole.num_parameters
 
 
 def test_a_recurrent_network_of_a_replay_has_a_state_and_sizes_for_several_learners() -> None:

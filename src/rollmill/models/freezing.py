@@ -42,18 +42,21 @@ def suggest_part(pattern: str, names: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? There are {listed}" if near else f"there are {listed}"
 
 
-def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
+def freeze(network: nn.Module, patterns: Sequence[str]) -> int:
     """Exclude parameters from training. Running moments of normalisers still follow the data.
 
     Args:
         network: Its parameters are changed in place.
         patterns: See :func:`is_named`.
 
+    Returns:
+        How many numbers would be trained otherwise.
+
     Raises:
         FreezeError: One matches nothing, or all parameters are frozen.
     """
     if not patterns:
-        return
+        return 0
     names = [name for name, _ in network.named_parameters()]
     for pattern in patterns:
         if not any(is_named(name, pattern) for name in names):
@@ -61,8 +64,11 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
                 f"learner.freeze={pattern}: no parameter or module of the network has this name; "
                 f"{suggest_part(pattern, names)}"
             )
+    num_frozen = 0
     for name, parameter in network.named_parameters():
-        if any(is_named(name, pattern) for pattern in patterns):
+        if parameter.requires_grad and any(is_named(name, pattern) for pattern in patterns):
             parameter.requires_grad_(False)
+            num_frozen += parameter.numel()
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise FreezeError(f"learner.freeze={','.join(patterns)}: all parameters are frozen, so nothing is learned")
+    return num_frozen

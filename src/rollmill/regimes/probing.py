@@ -27,6 +27,7 @@ from rollmill.storage.group_states import GroupState
 if TYPE_CHECKING:
     from rollmill.algorithms.base import Algorithm
     from rollmill.inference.guests import Guest
+    from rollmill.models.noted_options import NotedOptions
 
 
 def probe(
@@ -60,7 +61,7 @@ def probe(
     from rollmill.evaluation.tournament import TournamentError, check_opponents
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
-    from rollmill.models.freezing import FreezeError
+    from rollmill.models.freezing import FreezeError, freeze
     from rollmill.models.noted_options import NotedOptions
     from rollmill.models.observation import EncoderError, UnknownModelError
     from rollmill.models.registry import WrongModelError
@@ -87,8 +88,11 @@ def probe(
             guests.append(make_guest(player, config, spec, torch.device("cpu"), index=index))
         options = [NotedOptions(settings.model.options) for settings in config.policies]
         algorithms = [
-            _make_if_it_fits(partial(make, replace(settings, model=replace(settings.model, options=noted)), spec))
+            _make_if_it_fits(partial(make, _unfrozen(settings, noted), spec))
             for settings, noted in zip(config.policies, options, strict=True)
+        ]
+        frozen = [
+            freeze(made, settings.optimiser.freeze) for made, settings in zip(algorithms, config.policies, strict=True)
         ]
         is_first = run_dir is None and (ranks is None or not ranks.rank)
         for name, settings, made in zip(config.population.names, config.policies, algorithms, strict=True):
@@ -133,8 +137,9 @@ def probe(
             algorithm.state_size,
             flat_nbytes(algorithm.acting),
             sum(p.numel() for p in algorithm.parameters() if p.requires_grad),
+            num_frozen,
         )
-        for algorithm in algorithms
+        for algorithm, num_frozen in zip(algorithms, frozen, strict=True)
     )
     largest = max(range(len(networks)), key=lambda policy: networks[policy].num_parameters)
     context.send(
@@ -163,6 +168,12 @@ def _state_size(guest: Guest) -> int:
     from rollmill.inference.acting_weights import ActingAlgorithm
 
     return guest.algorithm.state_size if isinstance(guest, ActingAlgorithm) else 0
+
+
+def _unfrozen(config: Config, options: NotedOptions) -> Config:
+    """Return the configuration of a network that is trained as a whole, and that notes the options it reads."""
+    optimiser = replace(config.optimiser, freeze=())
+    return replace(config, model=replace(config.model, options=options), optimiser=optimiser)
 
 
 def _make_if_it_fits(make: Callable[[], Algorithm]) -> Algorithm:

@@ -49,11 +49,13 @@ class NetworkSizes(NamedTuple):
         state_size: S of the recurrent state; 0 for a feed-forward network.
         weight_nbytes: Bytes of one published version.
         num_parameters: Trainable numbers.
+        num_frozen: Numbers that ``learner.freeze`` excludes from training.
     """
 
     state_size: int
     weight_nbytes: int
     num_parameters: int
+    num_frozen: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class Probed:
     def num_parameters(self) -> int:
         """Trainable numbers of all networks."""
         return sum(network.num_parameters for network in self.networks)
+
+    @property
+    def num_frozen(self) -> int:
+        """Numbers of all networks that ``learner.freeze`` excludes from training."""
+        return sum(network.num_frozen for network in self.networks)
 
     def settle(self, config: Config) -> Config:
         """Return ``config`` with the resolved settings."""

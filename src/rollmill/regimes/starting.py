@@ -211,8 +211,15 @@ def describe(run_setup: RunSetup) -> str:
     return (
         f"{probed.spec.name}: {run_setup.config.num_envs} environments in {topology.num_groups} groups of "
         f"{topology.group_rows} rows on {topology.num_workers} rollout workers, {topology.num_policy_workers} policy "
-        f"worker(s), {probed.num_parameters:,} parameters, {topology.num_slots} slots in {memory:,.0f} MiB"
+        f"worker(s), {_parameters(probed)}, {topology.num_slots} slots in {memory:,.0f} MiB"
     )
+
+
+def _parameters(probed: Probed) -> str:
+    trained = f"{probed.num_parameters:,}"
+    if not probed.num_frozen:
+        return f"{trained} parameters"
+    return f"{trained} trained parameters of {probed.num_parameters + probed.num_frozen:,}"
 
 
 def describe_beginning(config: Config, *, resume: bool) -> list[str]:
@@ -225,5 +232,5 @@ def describe_beginning(config: Config, *, resume: bool) -> list[str]:
             kept = f", without {', '.join(config.init_skip)}" if config.init_skip else ""
             lines.append(f"{who}begins with the weights of {source}{kept}")
         if frozen := settings.optimiser.freeze:
-            lines.append(f"{who}{', '.join(frozen)} (learner.freeze) is not trained")
+            lines.append(f"{who}{', '.join(frozen)} (learner.freeze) {'is' if len(frozen) == 1 else 'are'} not trained")
     return lines
