@@ -287,7 +287,7 @@ def test_other_algorithms_reject_a_core(name: str, action: ActionSpec) -> None:
 
 
 def test_variants_of_dqn_reject_a_core() -> None:
-    with pytest.raises(ValueError, match="use algorithm='dqn', which learns from sequences too"):
+    with pytest.raises(ValueError, match=r"use dqn \(--algo dqn, algo='dqn'\), which learns from sequences too"):
         DQN(OBSERVATION, DISCRETE, model(), DQNConfig())
     assert type(make_algorithm(OBSERVATION, DISCRETE, ModelConfig(), DQNConfig())) is DQN
     with pytest.raises(ValueError, match="rates every choice"):

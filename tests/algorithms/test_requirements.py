@@ -39,7 +39,7 @@ def test_actions_that_fit_are_taken() -> None:
         (
             NUMBERS_SPEC,
             r"DQN rates every choice, but the action space is box of Box\(2,\); allowed: Discrete, MultiDiscrete, "
-            r"MultiBinary\. Use algorithm='sac', 'td3' or 'ddpg' for a Box, or an on-policy algorithm$",
+            r"MultiBinary\. Use sac, td3 or ddpg for a Box \(--algo NAME, algo='NAME'\), or an on-policy algorithm$",
         ),
         (BOTH_SPEC, r"tuple of 3 choices, Box\(2,\); .* Use an on-policy algorithm for choices and numbers together$"),
         (NOTHING_SPEC, "the action space is tuple of nothing; allowed: Discrete"),
@@ -56,7 +56,7 @@ def test_choices_are_required(action: ActionSpec, message: str) -> None:
         (
             CHOICES_SPEC,
             r"TD3 acts in real numbers, but the action space is multidiscrete of 3 choices, 3 choices; allowed: a "
-            r"bounded Box\. Use algorithm='dqn' or 'sac' for choices, or an on-policy algorithm$",
+            r"bounded Box\. Use dqn or sac for choices \(--algo NAME, algo='NAME'\), or an on-policy algorithm$",
         ),
         (BOTH_SPEC, "Use an on-policy algorithm for choices and numbers together$"),
         (NOTHING_SPEC, "the action space is tuple of nothing; allowed: a bounded Box"),

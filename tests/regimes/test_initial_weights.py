@@ -82,7 +82,10 @@ def test_parts_that_are_skipped_begin_anew(first: rollmill.Run, tmp_path: Path) 
 
 def test_another_action_space_keeps_the_encoder(first: rollmill.Run, tmp_path: Path) -> None:
     """Acrobot and CartPole differ in everything but the hidden layers, so the first layer's shape is named."""
-    with pytest.raises(ValueError, match=r"weight has the shape \(8, 4\) there and \(8, 6\) here.*init_skip"):
+    with pytest.raises(
+        ValueError,
+        match=r"shape \(8, 4\) there and \(8, 6\) here.*--init-skip NAME,\.\.\. or init_skip='NAME,\.\.\.'",
+    ):
         train(tmp_path / "refused", "gym/Acrobot-v1", **SMALL, init_from=first.dir)
     skipped = {"init_skip": "heads.policy,encoders.0.layers.0,*normaliser"}
     run = train(tmp_path / "run", "gym/Acrobot-v1", **SMALL, init_from=first.dir, **skipped)

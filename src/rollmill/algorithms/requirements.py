@@ -59,5 +59,5 @@ def _describe(action: ActionSpec) -> str:
 def _instead(action: ActionSpec) -> str:
     if action.num_discrete and action.num_continuous:
         return "Use an on-policy algorithm for choices and numbers together"
-    fitting = "'dqn' or 'sac' for choices" if action.num_discrete else "'sac', 'td3' or 'ddpg' for a Box"
-    return f"Use algorithm={fitting}, or an on-policy algorithm"
+    fitting = "dqn or sac for choices" if action.num_discrete else "sac, td3 or ddpg for a Box"
+    return f"Use {fitting} (--algo NAME, algo='NAME'), or an on-policy algorithm"

@@ -32,8 +32,8 @@ def off_policy_model(config: ModelConfig, *, may_be_recurrent: bool = False) -> 
     if config.core != "none" and not may_be_recurrent:
         raise ValueError(
             f"model.core is {config.core!r}, but this algorithm learns from single transitions, which hold no "
-            "recurrent state: set model.core='none', or use algorithm='dqn', which learns from sequences too, or an "
-            "on-policy algorithm"
+            "recurrent state: set model.core to none, or use dqn (--algo dqn, algo='dqn'), which learns from "
+            "sequences too, or an on-policy algorithm"
         )
     for name in ("normalise_observations", "normalise_images", "normalise_returns"):
         if getattr(config, name):

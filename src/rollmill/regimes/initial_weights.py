@@ -108,7 +108,8 @@ def load_state(algorithm: Algorithm, given: Mapping[str, Any], skip: Sequence[st
         told = "; ".join(differences[:_MOST_NAMES]) + (f"; and {more} more" if more > 0 else "")
         raise PlayerError(
             f"the weights of {origin} do not fit this environment and network: {told}. Use its settings model.* and "
-            "its algorithm, or give these parts new weights (init_skip=NAME,..., for example heads)"
+            "its algorithm, or give these parts new weights (--init-skip NAME,... or "
+            "init_skip='NAME,...', for example heads)"
         )
     try:
         algorithm.load_state_dict({**own, **{name: given[name] for name in kept}})
