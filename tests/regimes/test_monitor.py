@@ -14,13 +14,16 @@ import pytest
 from rich.console import Console
 
 import rollmill
+from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.record import RunRecord
 from rollmill.regimes.run_files import leave_curve, leave_ledger
 from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.metrics import MetricsNotWrittenError, MetricsWriter, read_metrics
 from rollmill.runtime.ledger import ProcessAccount
+from rollmill.runtime.ranks import Ranks
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
 from rollmill.storage.episodes import EpisodeEnd
 
@@ -182,3 +185,20 @@ def test_a_small_deviation_is_no_collapse(
             ended = (EpisodeEnd(-900.0, 200), EpisodeEnd(-1000.0, 200)) * 50
             monitor.report(report_of(steps, episodes=steps, recent_episodes=ended, losses={"entropy": entropy}), {})
     assert ("it no longer explores" in caplog.text) is is_warned
+
+
+def test_warnings_have_their_level_in_the_log(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    caplog.set_level("INFO", logger="rollmill.run")
+    config = rollmill.make_config("gym/CartPole-v1")
+    with Monitor(config, PROBED, writer=None, display=None) as monitor:
+        monitor.note("it begins")
+        monitor.warn("it may not learn")
+        monitor.take_env_metrics(EnvMetrics({}, {"speed": "'speed' is no number"}, {}))
+    record = RunRecord(config, tmp_path, Ranks(), resume=False, changed={}, show=None)
+    record.warn("a tracker failed")
+    assert [(entry.levelname, entry.message) for entry in caplog.records] == [
+        ("INFO", "it begins"),
+        ("WARNING", "it may not learn"),
+        ("WARNING", "warning: 'speed' is no number"),
+        ("WARNING", "a tracker failed"),
+    ]

@@ -84,7 +84,7 @@ def watch(
             if isinstance(event, Failed | Exited) and event.handle.name == EVALUATOR.name:
                 # Training does not depend on the evaluator; its remaining networks are evaluated at the end.
                 if isinstance(event, Failed) and not is_ending():
-                    monitor.note(f"evaluations stop, training continues: {event.error()}")
+                    monitor.warn(f"evaluations stop, training continues: {event.error()}")
                 continue
             if isinstance(event, Failed | Exited) and (failure := _unexpected(event, is_ending)) is not None:
                 failure = _blaming_stopped(failure, supervisor.stopped())
@@ -130,7 +130,7 @@ def watch(
         for hung in limits.check(supervisor):
             error = hung_error(supervisor, hung, limits)
             if hung.handle.name == EVALUATOR.name:
-                monitor.note(f"evaluations stop, training continues: {error}")
+                monitor.warn(f"evaluations stop, training continues: {error}")
                 continue
             supervisor.stop(grace_s=grace_s())
             raise error

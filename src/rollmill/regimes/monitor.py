@@ -126,8 +126,15 @@ class Monitor:
                 # for example a full disk; must neither replace the run's error nor fail the run
                 _log.warning("%s could not be closed: %s", type(part).__name__, failure)
 
-    def note(self, text: str, *, level: int = logging.INFO) -> None:
+    def note(self, text: str) -> None:
         """Show a line and write it to ``run.log``."""
+        self._tell(text, logging.INFO)
+
+    def warn(self, text: str) -> None:
+        """Show a line and write it to ``run.log`` as a warning."""
+        self._tell(text, logging.WARNING)
+
+    def _tell(self, text: str, level: int) -> None:
         text = self._prefix + text
         _log.log(level, "%s", text)
         if self._display is not None:
@@ -179,7 +186,7 @@ class Monitor:
             if self._writer is not None:
                 self._writer.write(row)
             for warning in self._health.warnings(row):
-                self.note(warning, level=logging.WARNING)
+                self.warn(warning)
             self._on_row(row)
         if self._display is not None:
             self._display.update(status)
@@ -191,7 +198,7 @@ class Monitor:
         for name, why in metrics.refused.items():
             if name not in self._env_refused:
                 self._env_refused.add(name)
-                self.note(f"warning: {why}")
+                self.warn(f"warning: {why}")
 
     def _env_means(self) -> dict[str, float | None]:
         """Key -> mean since the previous row; None of keys that have had values before."""

@@ -114,7 +114,14 @@ class RunRecord:
 
     def note(self, line: str) -> None:
         """Log a line and show it."""
-        _log.info("%s", line)
+        self._tell(line, logging.INFO)
+
+    def warn(self, line: str) -> None:
+        """Log a line as a warning and show it."""
+        self._tell(line, logging.WARNING)
+
+    def _tell(self, line: str, level: int) -> None:
+        _log.log(level, "%s", line)
         if self._show is not None:
             self._show(line)
 

@@ -177,7 +177,7 @@ def run(
                     is_resumed=resume,
                     resume_at_steps=done_before,
                     policies_resume_at=[resumes_at(run_setup, policy) for policy in range(len(names))],
-                    note=record.note,
+                    note=record.warn,
                     trust=trust,
                     is_stop_wanted=is_told_to_end,
                 )
@@ -215,11 +215,12 @@ def run(
                 *describe_beginning(config, resume=resume),
                 *signing,
                 *run_setup.memory.notes,
-                *caveats,
                 *steps_done_again(folders, already),
                 *long_wait(config, probed.spec, steps_done=steps_done),
             ):
                 monitor.note(line)
+            for line in caveats:
+                monitor.warn(line)
             called.start()
             start_processes(supervisor, run_setup)
             if config.eval_every is not None:
@@ -273,18 +274,18 @@ def run(
                 if isinstance(event, Message) and isinstance(event.content, EnvMetrics):
                     monitor.take_env_metrics(event.content)
             if has_replay_file:
-                close_replay_of(run_dir, note=monitor.note)
-            leave_ledger(run_dir, summary, note=monitor.note)
+                close_replay_of(run_dir, note=monitor.warn)
+            leave_ledger(run_dir, summary, note=monitor.warn)
             monitor.report(
                 finished.report, accounts, reports.statuses
             )  # Now that rollout workers have sent their last metrics.
             monitor.note(summary)
             if ended_by not in ("signal", "caller"):
-                _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor.note)
+                _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor)
             for each in (monitor, *monitors):
                 each.take_evaluations()
             if not ranks.rank:
-                leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
+                leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.warn)
             if is_told_to_end():
                 ended_by = "signal"  # Also if the run was ending already, so that the caller ends, too.
             called.end(ended_by)
@@ -296,25 +297,25 @@ def run(
 
 
 def _play_what_is_left(
-    run_setup: RunSetup, log_path: Path, is_stop_wanted: Callable[[], bool], note: Callable[[str], None]
+    run_setup: RunSetup, log_path: Path, is_stop_wanted: Callable[[], bool], monitor: Monitor
 ) -> None:
     """Evaluate remaining networks after training; must not fail the run."""
     folders = run_setup.config.population.folders(run_setup.run_dir)
     count = sum(len(EvaluationQueue(folder).pending()) for folder in folders)
     if not count:
         return
-    note(f"evaluating {count} remaining network(s), {run_setup.config.eval_episodes} episodes each")
+    monitor.note(f"evaluating {count} remaining network(s), {run_setup.config.eval_episodes} episodes each")
     limits = HangLimits(run_setup.config)
     with Supervisor(log_path=log_path) as supervisor:
         supervisor.start(EVALUATOR.name, children.evaluator, run_setup, True, role=EVALUATOR)
         while not is_stop_wanted():
             for hung in limits.check(supervisor):
-                note(f"an evaluation failed: {hung_error(supervisor, hung, limits)}")
+                monitor.warn(f"an evaluation failed: {hung_error(supervisor, hung, limits)}")
                 return
             for event in supervisor.poll(_POLL_S):
                 if isinstance(event, Failed):
                     if not was_signalled_with_us(event, is_stop_wanted):
-                        note(f"an evaluation failed: {event.error()}")
+                        monitor.warn(f"an evaluation failed: {event.error()}")
                     return
                 if isinstance(event, Exited):
                     return
