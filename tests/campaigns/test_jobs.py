@@ -53,6 +53,24 @@ def test_a_run_that_has_begun_keeps_its_settings(tmp_path: Path) -> None:
             campaign.add([ONE])
 
 
+def test_what_judges_runs_may_change_and_pruned_runs_continue_then(tmp_path: Path) -> None:
+    def records(metric: str, seeds: int = 1) -> tuple[bool, list[str]]:
+        definition = {"metric": metric, "seeds": seeds}
+        with open_campaign(tmp_path, "sweep", definition, may_change=("metric",)) as campaign:
+            campaign.add([ONE, TWO])
+            found = campaign.is_changed, [record.status for record in campaign.records.values()]
+            campaign.update("one", status="pruned")
+            campaign.update("two", status="failed")
+            return found
+
+    assert records("episode_return") == (False, ["waiting", "waiting"])
+    assert records("episode_return") == (False, ["pruned", "failed"])
+    assert records("episode_length") == (True, ["waiting", "failed"])
+    assert records("episode_length") == (False, ["pruned", "failed"])
+    with pytest.raises(CampaignError, match="seeds is 1 there, now 2"):
+        records("episode_return", seeds=2)
+
+
 def test_another_campaign_in_the_folder_is_refused(tmp_path: Path) -> None:
     with open_campaign(tmp_path, "sweep", {"metric": "episode_return", "seeds": 1}):
         pass

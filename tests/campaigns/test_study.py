@@ -20,7 +20,8 @@ SIZES = Choices("model.mlp_sizes", ([8], [64, 64]))
 
 
 def study_in(folder: Path, space: tuple[Dimension, ...] = (RATE, EPOCHS, SIZES), **changes: Any) -> Study:
-    options: dict[str, Any] = {"sampler": "tpe", "pruner": "median", "direction": "maximize", "seed": 1, "jobs": 1}
+    options: dict[str, Any] = {"sampler": "tpe", "pruner": "median", "metric": "score"}
+    options |= {"direction": "maximize", "seed": 1, "jobs": 1}
     return Study(folder, space, **{**options, **changes})
 
 
@@ -65,6 +66,29 @@ def test_results_and_open_trials_are_in_the_file(tmp_path: Path) -> None:
     again.complete(3, [4.0])
     assert again.trials[3].curve == {1: 0.125, 2: 0.5}
     assert [trial.settings for trial in study_in(tmp_path).trials] == [trial.settings for trial in again.trials]
+
+
+def test_with_another_metric_all_trials_are_open_again(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    for _ in range(4):
+        study.ask()
+    study.report(0, 1, 0.5)
+    study.complete(0, [1.0])
+    study.prune(1)
+    study.fail(2, "it broke")
+    study.retry_failed()
+    before = study.trials
+    again = study_in(tmp_path, metric="speed", direction="minimize")
+    assert [trial.state for trial in again.trials] == ["running"] * 3
+    assert again.open_trials == again.trials, "the failed one that is tried again stays out"
+    for old, new in zip(before, again.trials, strict=True):
+        assert (new.number, new.settings, new.value, new.curve) == (old.number, old.settings, None, {})
+    again.complete(0, [7.0])
+    assert again.ask().settings == study._trial_of(study._frozen(2)).settings, "what was proposed comes next"
+    kept = study_in(tmp_path, metric="speed", direction="minimize")
+    assert kept.trials[0].value == 7.0
+    assert not (tmp_path / "sweep.new").exists()
+    assert study_in(tmp_path, direction="minimize").trials[0].state == "running", "the metric changed alone"
 
 
 def test_a_later_session_draws_other_points(tmp_path: Path) -> None:

@@ -146,15 +146,41 @@ def test_seeds_are_runs_of_a_trial(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_trial_without_the_metric_fails_and_is_tried_again(tmp_path: Path) -> None:
-    result = small_sweep(tmp_path / "s", metric="env/nothing", trials=1)
-    (trial,) = result.trials
+def test_a_sweep_without_the_metric_stops_after_its_first_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CampaignError, match="trial_0000-0 has ended without it"):
+        small_sweep(tmp_path / "s", metric="env/nothing")
+    run_dir = tmp_path / "s" / "runs" / "trial_0000-0"
+    assert [path.name for path in run_dir.parent.iterdir()] == ["trial_0000-0"]
+    rows = read_metrics(run_dir)
+    unchanged = small_sweep(tmp_path / "s", metric="env/nothing", trials=1)
+    (trial,) = unchanged.trials
     assert trial.state == "failed"
     assert "trial_0000-0 has no value of env/nothing" in trial.error
-    assert result.best is None
-    assert result.page is None
-    assert "none has a value of env/nothing" in result.describe()
+    assert unchanged.page is None
+    assert "none has a value of env/nothing" in unchanged.describe()
+    with pytest.raises(CampaignError, match="env/another"):
+        small_sweep(tmp_path / "s", metric="env/another")
+    capfd.readouterr()
+    longest = small_sweep(tmp_path / "s", metric="episode_length", direction="minimize", quiet=False)
+    assert "metric=episode_length, direction=minimize: 1 finished run(s) are read again" in capfd.readouterr().err
+    assert [trial.state for trial in longest.trials] == ["complete", "complete"]
+    assert longest.trials[0].settings == trial.settings
+    assert longest.trials[0].value == rows[-1]["episode_length"]
+    assert read_metrics(run_dir) == rows
+    back = small_sweep(tmp_path / "s")
+    assert back.trials[0].value == rows[-1]["episode_return"]
+    assert len(back.trials) == 2
+
+
+@pytest.mark.slow
+def test_a_failed_trial_is_tried_again(tmp_path: Path) -> None:
+    with pytest.raises(CampaignError, match="ended without it"):
+        small_sweep(tmp_path / "s", metric="env/nothing", trials=1)
+    (failed,) = small_sweep(tmp_path / "s", metric="env/nothing", trials=1).trials
     again = small_sweep(tmp_path / "s", metric="env/nothing", trials=1, retry_failed=True)
+    assert failed.state == "failed"
     assert [trial.number for trial in again.trials] == [1]
 
 

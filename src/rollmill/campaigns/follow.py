@@ -77,10 +77,23 @@ def curve_of_metric(run_dir: Path, rows: Sequence[Mapping[str, Any]], metric: st
     return [(int(row["agent_steps"]), float(row[key])) for row in records if _is_number(row.get(key))]
 
 
+def metric_keys(run_dir: Path, rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """What :func:`curve_of_metric` may be asked for: keys whose values are numbers, or null so far."""
+    evaluations = EvaluationQueue(run_dir).records()
+    own = {key for row in rows for key, value in row.items() if _may_be_number(value)}
+    return own | {
+        f"{EVALUATION_GROUP}/{key}" for row in evaluations for key, value in row.items() if _may_be_number(value)
+    }
+
+
 def value_at(curve: Sequence[Point], agent_steps: float) -> float | None:
     """The newest value at a number of agent steps; None before the first."""
     found = [value for steps, value in curve if steps <= agent_steps]
     return found[-1] if found else None
+
+
+def _may_be_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _is_number(value: object) -> bool:

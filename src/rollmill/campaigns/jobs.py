@@ -15,7 +15,7 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
@@ -88,10 +88,15 @@ class Campaign:
         folder: The folder.
         token: Marks the processes of the campaign's runs, in this and in earlier sessions.
         is_new: Whether no earlier session has begun it.
+        is_changed: Whether its definition is another one than in the session before.
     """
 
-    def __init__(self, folder: Path, kind: Kind, definition: Mapping[str, object]) -> None:
+    def __init__(
+        self, folder: Path, kind: Kind, definition: Mapping[str, object], may_change: Collection[str] = ()
+    ) -> None:
         self.folder = folder
+        self.is_changed = False
+        self._may_change = may_change
         self._kind = kind
         self._definition = json.loads(json.dumps(definition))
         self._records: dict[str, Record] = {}
@@ -165,27 +170,37 @@ class Campaign:
             raise CampaignError(
                 f"{path} cannot be read ({error}): restore it, or choose another folder ({OUTPUT_OPTION})."
             ) from error
-        if kind != self._kind or definition != self._definition:
+        if kind != self._kind or self._lasting(definition) != self._lasting(self._definition):
             raise CampaignError(
                 f"{self.folder} holds another {kind} ({_differing(kind, definition, self._kind, self._definition)}): "
                 f"repeat the command that began it, or choose another folder ({OUTPUT_OPTION})."
             )
         self.token = token
+        self.is_changed = definition != self._definition
+        # Pruned runs continue if they are judged by something else now.
+        unfinished = ("running", "pruned") if self.is_changed else ("running",)
         # The process that ran them has ended, or it would hold the folder.
         self._records = {
-            record.job.name: replace(record, status="waiting") if record.status == "running" else record
+            record.job.name: replace(record, status="waiting") if record.status in unfinished else record
             for record in records
         }
 
+    def _lasting(self, definition: Mapping[str, Any]) -> dict[str, Any]:
+        """What must be the same in all sessions."""
+        return {key: value for key, value in definition.items() if key not in self._may_change}
+
 
 @contextlib.contextmanager
-def open_campaign(folder: Path, kind: Kind, definition: Mapping[str, object]) -> Iterator[Campaign]:
+def open_campaign(
+    folder: Path, kind: Kind, definition: Mapping[str, object], may_change: Collection[str] = ()
+) -> Iterator[Campaign]:
     """Hold a campaign's folder, and end what a killed session has left running in it.
 
     Args:
         folder: The folder, which is created.
         kind: What it is.
         definition: What must be the same in all sessions, as JSON data.
+        may_change: Keys of it that say how runs are judged. With another value, pruned runs are continued.
 
     Raises:
         CampaignError: Another process holds the folder, another campaign is in it, or it cannot be written.
@@ -197,7 +212,7 @@ def open_campaign(folder: Path, kind: Kind, definition: Mapping[str, object]) ->
             held.enter_context(for_this_run_alone(folder, OUTPUT_OPTION))
         except RunDirectoryError as error:
             raise CampaignError(f"the {kind} cannot use its folder: {error}") from error
-        campaign = Campaign(folder, kind, definition)
+        campaign = Campaign(folder, kind, definition, may_change)
         sweep.kill_all(campaign.token)
         campaign.save()
         yield campaign

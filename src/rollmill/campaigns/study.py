@@ -30,7 +30,9 @@ _STARTUP_COMPLETE = 5
 _WARMUP_POINTS = 4
 _HYPERBAND_FACTOR = 3
 _NAME = "sweep"
-_RETRIED, _ERROR, _VALUES = "retried", "error", "values"
+_RETRIED, _ERROR, _VALUES, _METRIC = "retried", "error", "values", "metric"
+# Optuna's attribute of a trial whose settings were proposed.
+_FIXED = "fixed_params"
 
 State = Literal["running", "complete", "pruned", "failed"]
 
@@ -65,11 +67,15 @@ class Trial:
 class Study:
     """The trials of a sweep.
 
+    Optuna does not change a trial that has ended. If the file holds values of another metric, it is replaced by one in
+    which all trials are open, so that the caller can end each of them again by what its runs hold.
+
     Args:
         folder: Where the SQLite file is.
         space: What varies.
         sampler: "tpe", "random", "cmaes" or "grid".
         pruner: "median", "hyperband" or "none".
+        metric: What the values are.
         direction: "maximize" or "minimize".
         seed: Key of the sampler.
         jobs: Trials at the same time.
@@ -86,6 +92,7 @@ class Study:
         *,
         sampler: str,
         pruner: str,
+        metric: str,
         direction: str,
         seed: int,
         jobs: int,
@@ -95,17 +102,18 @@ class Study:
         self._grid = grid_of(space) if sampler == "grid" else None
         _check_sampler(sampler, self._space)
         with _quiet(self._optuna):
-            from sqlalchemy.engine import URL
-
-            url = URL.create("sqlite", database=str(folder / STORAGE_FILE)).render_as_string(hide_password=False)
             try:
+                if (folder / STORAGE_FILE).exists():
+                    _open_again(self._optuna, folder / STORAGE_FILE, metric, direction)
                 self._study = self._optuna.create_study(
-                    storage=self._optuna.storages.RDBStorage(url),
+                    storage=_storage(self._optuna, folder / STORAGE_FILE),
                     pruner=_pruner(self._optuna, pruner),
                     study_name=_NAME,
                     direction=direction,
                     load_if_exists=True,
                 )
+                if _METRIC not in self._study.user_attrs:
+                    self._study.set_user_attr(_METRIC, metric)
             except Exception as error:  # Of SQLAlchemy's, for a file that is damaged or cannot be written.
                 raise CampaignError(f"{folder / STORAGE_FILE} cannot be used ({error}).") from error
             # With the key of an earlier session, it would draw the same points again.
@@ -254,6 +262,55 @@ class Study:
                 if contains(dimension, value):
                     found[dimension.key] = value
         return found
+
+
+def _storage(optuna: Any, file: Path) -> Any:
+    from sqlalchemy.engine import URL
+
+    url = URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
+    return optuna.storages.RDBStorage(url)
+
+
+def _open_again(optuna: Any, file: Path, metric: str, direction: str) -> None:
+    """Replace a file of another metric or direction, atomically, by one with the same trials, all of them open.
+
+    Numbers of trials stay, because they are in the names of runs. What samplers and pruners have noted goes: it follows
+    from the old values.
+    """
+    storage = _storage(optuna, file)
+    names = [study.study_name for study in storage.get_all_studies()]
+    if _NAME not in names:  # Killed when the file was made.
+        storage.engine.dispose()
+        return
+    old = optuna.load_study(study_name=_NAME, storage=storage)
+    if old.user_attrs.get(_METRIC) == metric and old.direction.name.lower() == direction:
+        storage.engine.dispose()
+        return
+    new_file = file.with_suffix(".new")
+    new_file.unlink(missing_ok=True)
+    new_storage = _storage(optuna, new_file)
+    new = optuna.create_study(storage=new_storage, study_name=_NAME, direction=direction)
+    retried = old.user_attrs.get(_RETRIED, ())
+    for trial in old.get_trials(deepcopy=False):
+        new.add_trial(_opened(optuna, trial, is_retried=trial.number in retried))
+    new.set_user_attr(_RETRIED, retried)
+    new.set_user_attr(_METRIC, metric)
+    for each in (storage, new_storage):
+        each.remove_session()
+        each.engine.dispose()
+    new_file.replace(file)
+
+
+def _opened(optuna: Any, trial: Any, *, is_retried: bool) -> Any:
+    """The trial as if it had not ended, unless another one was made of it."""
+    states = optuna.trial.TrialState
+    ended = states.FAIL if is_retried else states.RUNNING
+    return optuna.trial.create_trial(
+        state=ended if trial.state.is_finished() else trial.state,
+        params=trial.params,
+        distributions=trial.distributions,
+        system_attrs={name: value for name, value in trial.system_attrs.items() if name == _FIXED},
+    )
 
 
 def _import_optuna() -> Any:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,17 +24,15 @@ from rollmill.campaigns.program import name_of, with_own_code
 from rollmill.campaigns.run_queue import RunningJob
 from rollmill.campaigns.space import Dimension, contains, parse_space, read_space
 from rollmill.campaigns.study import DIRECTIONS, POINTS, PRUNERS, SAMPLERS, Study, Trial, check_installed
+from rollmill.campaigns.sweep_metric import check_has_metric, check_metric
 from rollmill.campaigns.sweep_result import SweepResult
 from rollmill.extras import check_extra
-from rollmill.reporting.metric_table import EVALUATION_GROUP, EVALUATION_KEYS, metric_names
 from rollmill.settings.config import Config
 from rollmill.settings.options import encode_settings, full_keys
 from rollmill.settings.value_checks import check_choice, check_integer
 
 TRIALS = 20
 METRIC = "episode_return"
-# Metrics whose names depend on the environment or the run.
-_OPEN_GROUPS = ("agent", "env", "loss", "policy", "task", "win_rate")
 
 
 def sweep(
@@ -59,6 +56,7 @@ def sweep(
     """Search settings: train with many, and compare the results.
 
     Called again with the same arguments, it continues where it was interrupted; ``trials`` and ``jobs`` may change.
+    With another ``metric`` or ``direction``, finished runs are read again, and pruned ones continue.
 
     Args:
         preset: As for :func:`rollmill.train`.
@@ -80,7 +78,8 @@ def sweep(
             space, it is the value to start from.
 
     Raises:
-        ValueError: Invalid settings, an invalid space, or a folder with another sweep.
+        ValueError: Invalid settings, an invalid space, a folder with another sweep, or a first run that has ended
+            without the metric.
         ImportError: Optuna is not installed.
         MainGuardError: See :func:`rollmill.train`.
         KeyboardInterrupt: A second Ctrl-C.
@@ -114,12 +113,18 @@ def sweep(
         "sampler": sampler,
         "pruner": pruner,
     }
-    with open_campaign(folder, "sweep", definition) as campaign:
+    with open_campaign(folder, "sweep", definition, may_change=("metric", "direction")) as campaign:
+        if campaign.is_changed:
+            done = [name for name, record in campaign.records.items() if record.status == "done"]
+            check_has_metric([campaign.run_dir(name) for name in done], metric)
+            if not quiet:
+                print(_describe_change(metric, direction, len(done)), file=sys.stderr, flush=True)
         study = Study(
             folder,
             plan.space,
             sampler=sampler,
             pruner=pruner,
+            metric=metric,
             direction=direction,
             seed=plan.config.seed,
             jobs=jobs,
@@ -231,7 +236,7 @@ def _plan(
         # Single entries of a mapping vary: the others are set one by one, too.
         fixed |= {f"{key}.{name}": value for name, value in cast("Mapping[str, Any]", fixed.pop(key)).items()}
     fixed = {key: value for key, value in fixed.items() if key not in searched}
-    _check_metric(metric, config)
+    check_metric(metric, config)
     return _Plan(
         preset=preset,
         config=config,
@@ -244,19 +249,11 @@ def _plan(
     )
 
 
-def _check_metric(metric: str, config: Config) -> None:
-    group, slash, key = metric.partition("/")
-    if group == EVALUATION_GROUP and slash:
-        numbers = [name for name in EVALUATION_KEYS if name not in ("returns", "lengths", "against")]
-        if key not in numbers:
-            raise CampaignError(f"metric={metric!r}: evaluations have {', '.join(f'evaluation/{n}' for n in numbers)}.")
-        if config.eval_every is None:
-            raise CampaignError(f"metric={metric!r}: this run makes no evaluations; give eval_every (--eval-every).")
-        return
-    if metric not in metric_names() and not (slash and group in _OPEN_GROUPS):
-        close = difflib.get_close_matches(metric, [*metric_names(), "evaluation/mean_return"], n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "docs/metrics.md lists all."
-        raise CampaignError(f"metric={metric!r} is no key of metrics.jsonl: {hint}")
+def _describe_change(metric: str, direction: str, num_done: int) -> str:
+    return (
+        f"the sweep continues with metric={metric}, direction={direction}: {num_done} finished run(s) are read again, "
+        "and pruned ones continue"
+    )
 
 
 class _Trials:
@@ -269,6 +266,7 @@ class _Trials:
         self._trials = trials
         self._seeds = seeds
         self._metric = metric
+        self._is_metric_known = any(record.status == "done" for record in campaign.records.values())
         self._queued: list[Job] = []
         self._trial_of: dict[str, Trial] = {}
         for trial in study.open_trials:  # Of a session that was interrupted.
@@ -303,6 +301,10 @@ class _Trials:
         return self._study.is_hopeless(trial.number)
 
     def ended(self, record: Record) -> None:
+        if record.status == "done" and not self._is_metric_known:
+            # Before the trial ends in the study, so that it can be ended by another metric.
+            check_has_metric([self._campaign.run_dir(record.job.name)], self._metric)
+            self._is_metric_known = True
         trial = self._trial_of[record.job.name]
         self._settle(trial.number)
 

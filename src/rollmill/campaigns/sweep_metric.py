@@ -1,0 +1,90 @@
+"""Whether a sweep can compare its trials by a metric: by its name beforehand, and by the rows of finished runs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollmill.campaigns.follow import RunFollower, metric_keys
+from rollmill.campaigns.jobs import CampaignError
+from rollmill.reporting.metric_table import EVALUATION_GROUP, EVALUATION_KEYS, metric_names
+from rollmill.settings.config import Config
+
+# Losses of a user's own algorithm may have any name.
+_OPEN_GROUP = "loss"
+# What stands in the tables of metrics for a name that depends on the environment or the run.
+_PLACEHOLDERS = "NAME|NUMBER"
+_MOST_KEYS = 5
+
+
+def check_metric(metric: str, config: Config) -> None:
+    """Check a metric's name.
+
+    Args:
+        metric: A key of ``metrics.jsonl``, or ``evaluation/KEY``.
+        config: Of the runs.
+
+    Raises:
+        CampaignError: No run can have it.
+    """
+    group, slash, key = metric.partition("/")
+    if group == EVALUATION_GROUP and slash:
+        numbers = [name for name in EVALUATION_KEYS if name not in ("returns", "lengths", "against")]
+        if key not in numbers:
+            raise CampaignError(f"metric={metric!r}: evaluations have {', '.join(f'evaluation/{n}' for n in numbers)}.")
+        if config.eval_every is None:
+            raise CampaignError(f"metric={metric!r}: this run makes no evaluations; give eval_every (--eval-every).")
+        return
+    if (slash and group == _OPEN_GROUP) or any(_stands_for(name, metric) for name in metric_names()):
+        return
+    close = difflib.get_close_matches(metric, [*metric_names(), "evaluation/mean_return"], n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else "docs/metrics.md lists all."
+    raise CampaignError(f"metric={metric!r} is no key of metrics.jsonl: {hint}")
+
+
+def check_has_metric(run_dirs: Sequence[Path], metric: str) -> None:
+    """Check that one of some finished runs has reported a metric. Runs without any metrics say nothing.
+
+    A metric that has been null only counts as reported: its name is right.
+
+    Args:
+        run_dirs: Their directories.
+        metric: As in :func:`check_metric`.
+
+    Raises:
+        CampaignError: None has it.
+    """
+    keys = {key for run_dir in run_dirs for key in _keys_of(run_dir)}
+    if not keys or metric in keys:
+        return
+    who = f"{run_dirs[0].name} has" if len(run_dirs) == 1 else f"all {len(run_dirs)} finished runs have"
+    raise CampaignError(
+        f"metric={metric!r}: {who} ended without it; {_like(metric, keys)} Repeat the command with another "
+        "--metric KEY (metric='KEY'): finished runs are kept and read again. If other trials will have this one, "
+        "repeat the command as it is."
+    )
+
+
+def _stands_for(name: str, metric: str) -> bool:
+    """Whether a name in the tables of metrics covers a metric, as ``env/NAME`` covers ``env/score``."""
+    return re.fullmatch(re.sub(_PLACEHOLDERS, ".+", re.escape(name)), metric) is not None
+
+
+def _keys_of(run_dir: Path) -> set[str]:
+    follower = RunFollower(run_dir)
+    follower.update()
+    return metric_keys(run_dir, follower.rows)
+
+
+def _like(metric: str, keys: set[str]) -> str:
+    """Say which keys may have been meant: similar ones, or else some of the same group."""
+    if close := difflib.get_close_matches(metric, sorted(keys), n=3):
+        return f"did you mean {' or '.join(close)}?"
+    group, slash, _ = metric.partition("/")
+    near = sorted(key for key in keys if slash and key.startswith(f"{group}/"))
+    if not near:
+        return "its metrics.jsonl has what could be compared."
+    more = len(near) - _MOST_KEYS
+    return f"it has {', '.join(near[:_MOST_KEYS])}{f' and {more} more' if more > 0 else ''}."
