@@ -205,6 +205,35 @@ def test_a_message_names_the_agent() -> None:
         group.step(np.zeros((6, 1), np.int32), None, into, outcome)
 
 
+class Narrow(Crowd):
+    """Observations lose a number at some time."""
+
+    def __init__(self, when: int) -> None:
+        super().__init__()
+        self.when = when
+
+    def _seen(self, agents: Any) -> dict[str, Any]:
+        return {name: seen[self.time == self.when :] for name, seen in super()._seen(agents).items()}
+
+
+def test_an_observation_of_another_shape_names_the_agent() -> None:
+    into, outcome = views(Crowd, "test/narrow", 2)
+    group = AgentGroup(lambda: Narrow(2), agents=AGENTS, num_envs=2, seeds=SEEDS, name="test/narrow", first_index=4)
+    group.reset(into)
+    group.step(np.zeros((6, 1), np.int32), None, into, outcome)
+    message = r"^agent '\w+' of environment 4 of test/narrow at group step 2: .* it has shape \(2,\)"
+    with pytest.raises(UnsupportedSpace, match=message):
+        group.step(np.zeros((6, 1), np.int32), None, into, outcome)
+
+
+@pytest.mark.parametrize(("when", "time"), [(0, "reset"), (1, "step")])
+def test_the_first_observations_of_another_shape_name_the_agent(when: int, time: str) -> None:
+    register_env(f"test/narrow{when}", lambda: Narrow(when))
+    message = rf"^test/narrow{when}, agent '\w+' at its first {time}: .* it has shape \(2,\)"
+    with pytest.raises(UnsupportedSpace, match=message):
+        probe(EnvConfig(name=f"test/narrow{when}"))
+
+
 class Uneven(Crowd):
     """Agents with spaces of their own."""
 

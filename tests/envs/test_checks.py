@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollmill.envs.checks import RowChecks, as_number, invalid_reward, shown
-from rollmill.envs.errors import InvalidActionMask, InvalidReward, NonFiniteObservation
+from rollmill.envs.checks import RowChecks, as_number, check_fit, invalid_reward, shown
+from rollmill.envs.errors import InvalidActionMask, InvalidReward, NonFiniteObservation, UnsupportedSpace
 from rollmill.envs.spaces import ObservationCodec
 from rollmill.envs.views import ObservationView
 from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
@@ -144,6 +144,40 @@ def test_an_entry_that_is_not_finite_is_named() -> None:
     with pytest.raises(NonFiniteObservation, match=expected):
         checks().observation(into, 5)
     checks(check_finite=False).observation(into, 5)
+
+
+A, B = np.ones((2, 2), np.float32), np.array([1, 2, 3], np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        ({"a": np.zeros(3), "b": B}, r"observation 'a' does not fit .*: it has shape \(3,\); fix the environment's"),
+        ({"a": A}, r"observation 'b' does not fit .*: there is no such entry in a dict \(KeyError\('b'\)\);"),
+        ({"a": A, "b": B + 0.5}, "observation 'b' does not fit .*: it is of float64, which would be truncated"),
+        ({"a": None, "b": B}, r"observation 'a' does not fit .*: it has shape \(\);"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_named(observation: Any, message: str) -> None:
+    with pytest.raises(UnsupportedSpace, match=rf"^environment 9 of test/env at group step 5: {message}"):
+        checks().write_row(observation, 1, view(), 5)
+    with pytest.raises(UnsupportedSpace, match=rf"^test/env at its first reset: {message}"):
+        check_fit(ObservationCodec(SPACE), observation, "test/env", " at its first reset")
+
+
+def test_a_batch_of_observations_that_does_not_fit_is_named() -> None:
+    message = r"^test/env at group step 5: observation 'b' does not fit .*: the batch of 3 rows has shape \(2, 3\);"
+    with pytest.raises(UnsupportedSpace, match=message):
+        checks().write_batch({"a": np.zeros((3, 2, 2)), "b": np.zeros((2, 3))}, view(), 5)
+
+
+def test_observations_that_fit_are_written() -> None:
+    into = view()
+    checks().write_row({"a": A, "b": B}, 1, into, 5)
+    assert into.observation["a"].sum(axis=(1, 2)).tolist() == [0, 4, 0]
+    checks().write_batch({"a": np.stack([A] * 3), "b": np.stack([B] * 3)}, into, 5)
+    assert into.observation["b"].tolist() == [[1, 2, 3]] * 3
+    check_fit(ObservationCodec(SPACE), {"a": A, "b": B}, "test/env", " at its first reset")
 
 
 # ------------------------------------------------------------------------------------------------------------- masks

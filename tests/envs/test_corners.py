@@ -279,6 +279,25 @@ def test_invalid_rewards_of_a_vector_raise(rewards: Any) -> None:
         group.step(np.zeros((3, 1), np.int32), None, view, outcome)
 
 
+class Wide(OddVector):
+    """Returns observations of another shape."""
+
+    def step(self, actions: Any) -> Any:
+        return np.zeros((self.num_envs, 5), np.float32), *super().step(actions)[1:]
+
+
+def test_an_observation_of_a_vector_that_does_not_fit_names_the_step() -> None:
+    register_env("test/wide", Wide, vector=True)
+    vector = EnvConfig(name="test/wide", kwargs={"rewards": np.zeros(3)})
+    view, outcome = arrays(probe(vector), 3)
+    group = make_group(vector, 3, [0, 1, 2])
+    group.reset(view)
+    with pytest.raises(
+        UnsupportedSpace, match=r"^test/wide at group step 1: observation 'obs' does not fit .*\(3, 5\)"
+    ):
+        group.step(np.zeros((3, 1), np.int32), None, view, outcome)
+
+
 class Abort(BaseException):
     """A user's own exception."""
 
@@ -396,7 +415,8 @@ def test_missing_action_space_raises() -> None:
 def test_entry_missing_in_a_later_step_raises_unsupported_space() -> None:
     register_env("test/late entry", LateEntry)
     step = stepping(EnvConfig(name="test/late entry"), steps=2)
-    with pytest.raises(UnsupportedSpace, match=r"'b' does not fit .* no such entry in a dict"):
+    message = r"environment 0 of test/late entry at group step 3: .*'b' does not fit .* no such entry in a dict"
+    with pytest.raises(UnsupportedSpace, match=message):
         step()
 
 

@@ -241,7 +241,7 @@ class Late(gymnasium.Env):
 )
 def test_an_environment_that_leaves_its_space_ends_the_run(harness, space, right, wrong):
     group = PythonGroup(lambda: Late(space, right, wrong), num_envs=2, seeds=[1, 2], on_failure="restart")
-    with pytest.raises(UnsupportedSpace, match="does not fit its space"):
+    with pytest.raises(UnsupportedSpace, match=r"^environment 0 of environment at group step 3: .* does not fit its"):
         harness.run(group, observation_specs(space), action_spec(Late.action_space), 5)
 
 

@@ -128,10 +128,11 @@ class AgentGroup:
         self._spaces = SharedSpaces(name, self._games[0].env)
         self.observation_space = self._spaces.observation
         self.action_space = self._spaces.action
-        self._codec = ObservationCodec(self.observation_space)
         action = action_spec(self.action_space)
         self._actions = ActionCodec(action, box)
-        self._checks = RowChecks(name, self._codec, action, first_index, check_finite, agents)
+        self._checks = RowChecks(
+            name, ObservationCodec(self.observation_space), action, first_index, check_finite, agents
+        )
         self._ages = [0] * num_envs
         self.resets_next = np.zeros(num_envs, bool)
         self.episodes = np.zeros(num_envs, np.int64)
@@ -294,7 +295,7 @@ class AgentGroup:
                 self.metrics.add(info[METRICS], first + agent)
         for agent, (observation, info) in turn.shown.items():
             row = first + agent
-            self._codec.write_row(self._spaces.pad(observation, agent), row, into.observation)
+            self._checks.write_row(self._spaces.pad(observation, agent), row, into, self._clock)
             into.acts[row] = True
             if agent in acting:
                 self._turn_is_real[row] = True

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollmill.envs.errors import InvalidActionMask, InvalidReward, NonFiniteObservation
+from rollmill.envs.errors import InvalidActionMask, InvalidReward, NonFiniteObservation, UnsupportedSpace
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec
 from rollmill.envs.views import Array, ObservationView
 from rollmill.specs import ActionSpec
@@ -37,6 +37,24 @@ def invalid_reward(whose: str, reward: Any, when: str) -> InvalidReward:
         f"{whose} gave the reward {shown(reward)} of type {type(reward).__name__}{when}: one real number that float32 "
         "holds is needed (a float, an integer, or an array of one of them); return such a number from its step"
     )
+
+
+def check_fit(codec: ObservationCodec, observation: Any, whose: str, when: str) -> None:
+    """Raise if one environment's observation does not fit its space.
+
+    Args:
+        codec: Codec of the space.
+        observation: As the environment returned it.
+        whose: As in :func:`invalid_reward`.
+        when: As in :func:`invalid_reward`.
+
+    Raises:
+        UnsupportedSpace: Names the environment, the time and the entry.
+    """
+    try:
+        codec.check(observation)
+    except UnsupportedSpace as error:
+        raise _misfit(whose, error, when) from None
 
 
 def shown(value: Any) -> str:
@@ -69,13 +87,14 @@ class RowChecks:
 
         Args:
             name: The environment's name, for messages.
-            codec: Codec of the observation, whose float entries are checked.
+            codec: Codec of the observation.
             action: The heads that a mask covers.
             first_index: Index of the group's first environment in the whole run.
             check_finite: Whether to check floats.
             agents: Names of an environment's agents, each of which is a row.
         """
         self._name = name
+        self._codec = codec
         self._first = first_index
         self._agents = agents
         self._float_names: Sequence[str] = codec.float_names if check_finite else ()
@@ -83,6 +102,39 @@ class RowChecks:
         ends = np.cumsum(action.categorical_sizes, dtype=np.int64).tolist()
         self._head_slices = [slice(end - n, end) for end, n in zip(ends, action.categorical_sizes, strict=True)]
         self._mask_size = action.mask_size
+
+    def write_row(self, observation: Any, row: int, into: ObservationView, step: int) -> None:
+        """Write the observation of one row.
+
+        Args:
+            observation: As its environment returned it.
+            row: Row of the group.
+            into: Where to write it.
+            step: Group step, for the message.
+
+        Raises:
+            UnsupportedSpace: It does not fit its space; names the environment, the step and the entry.
+        """
+        try:
+            self._codec.write_row(observation, row, into.observation)
+        except UnsupportedSpace as error:
+            raise _misfit(self._whose(row), error, f" at group step {step}") from None
+
+    def write_batch(self, observation: Any, into: ObservationView, step: int) -> None:
+        """Write the observations of all rows, as a native vector returned them.
+
+        Args:
+            observation: With a leading axis ``B``.
+            into: Where to write them.
+            step: Group step, for the message.
+
+        Raises:
+            UnsupportedSpace: They do not fit their space; names the vector, the step and the entry.
+        """
+        try:
+            self._codec.write(observation, into.observation)
+        except UnsupportedSpace as error:
+            raise _misfit(self._name, error, f" at group step {step}") from None
 
     def observation(self, into: ObservationView, step: int) -> None:
         """Raise if a float entry holds NaN or infinity.
@@ -229,6 +281,10 @@ class RowChecks:
                     f"{self._whose(int(bad.argmax()))} allows no choice of action head {head} at group step {step}: at "
                     "least one entry must be True before the episode ends"
                 )
+
+
+def _misfit(whose: str, error: UnsupportedSpace, when: str) -> UnsupportedSpace:
+    return UnsupportedSpace(f"{whose}{when}: {error}")
 
 
 def _object_if_ragged(rewards: Any) -> Any:

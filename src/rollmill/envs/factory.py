@@ -14,7 +14,7 @@ import gymnasium
 
 from rollmill.envs.agent_apis import is_multi_agent, names_of, with_numbers
 from rollmill.envs.agent_group import AgentGroup
-from rollmill.envs.checks import shown
+from rollmill.envs.checks import check_fit, shown
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
     EnvironmentFailure,
@@ -387,7 +387,7 @@ def _probe_one(
     info = _two(config.name, first)[1]
     repeats_itself = None
     if not native:
-        codec.check(first[0])
+        check_fit(codec, first[0], config.name, " at its first reset")
         if not codec.has_mask and ACTION_MASK not in info:
             try_step(config.name, env, codec, action, budget)
             repeats_itself = repeats(env) if tries_to_repeat else None
@@ -425,7 +425,8 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any, budget: RestartBudg
         )
     masks: dict[str, bool] = {}
     for agent, (observation, info) in turn.shown.items():
-        codec.check(spaces.pad(observation, agent))
+        whose = f"{config.name}, agent {agents[agent]!r}"
+        check_fit(codec, spaces.pad(observation, agent), whose, " at its first reset")
         masks[agents[agent]] = spaces.own_mask(mask_in(observation, info), agent) is not None
     has_mask = any(masks.values()) and action.num_discrete > 0
     if has_mask and not all(masks.values()):

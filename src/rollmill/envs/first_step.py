@@ -10,7 +10,7 @@ import numpy as np
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.agent_apis import Agents
-from rollmill.envs.checks import as_number, invalid_reward, shown
+from rollmill.envs.checks import as_number, check_fit, invalid_reward, shown
 from rollmill.envs.errors import InvalidActionMask, RollmillEnvError, UnsupportedSpace, failures
 from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.random_actions import random_actions
@@ -38,7 +38,7 @@ def try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec, bud
             raise UnsupportedSpace(
                 f"{name}: step returned {shown(flag)} of type {type(flag).__name__} as {what}: True or False is needed"
             )
-    codec.check(result[0])
+    check_fit(codec, result[0], name, " at its first step")
     try:
         as_number(result[1])
     except (TypeError, ValueError, OverflowError) as error:
@@ -64,7 +64,7 @@ def try_turn(
     except failures() as error:
         raise failure(name, 0, "step", 1, error, budget) from error
     for agent, (observation, info) in turn.shown.items():
-        codec.check(spaces.pad(observation, agent))
+        check_fit(codec, spaces.pad(observation, agent), f"{name}, agent {agents[agent]!r}", " at its first step")
         if mask_in(observation, info) is not None:
             raise _late_mask(name)
     for agent, reward in turn.rewards.items():

@@ -84,10 +84,11 @@ class PlayerGroup:
         self._pool: Any = self._builder.build(0)
         self.observation_space = self._pool.observation_space
         self.action_space = self._pool.action_space
-        self._codec = ObservationCodec(self.observation_space)
         action = action_spec(self.action_space)
         self._actions = ActionCodec(action, box)
-        self._checks = RowChecks(name, self._codec, action, first_index, check_finite, agents)
+        self._checks = RowChecks(
+            name, ObservationCodec(self.observation_space), action, first_index, check_finite, agents
+        )
         self._clock = 0
         self._first_rows = np.arange(games) * players
         self._current = np.zeros(games, np.int64)
@@ -174,7 +175,7 @@ class PlayerGroup:
     def _show(self, observation: Any, info: Any, into: ObservationView, over: Array, final: Array) -> None:
         """Write an observation and who acts: the current players of games that go on, and ``final`` rows."""
         assert into.acts is not None, "the spec of a game names its players"
-        self._codec.write(observation, into.observation)
+        self._checks.write_batch(observation, into, self._clock)
         np.copyto(self._current, info[CURRENT_PLAYER], casting="unsafe")
         rows = (self._first_rows + self._current)[~over]
         self._turn_is_real = np.zeros(self.num_rows, bool)

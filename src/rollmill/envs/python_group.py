@@ -254,7 +254,7 @@ class PythonGroup:
         return step
 
     def _write(self, row: int, observation: Any, info: Any, into: ObservationView, final: bool = False) -> None:
-        self._codec.write_row(observation, row, into.observation)
+        self._checks.write_row(observation, row, into, self._clock)
         if into.action_mask is None:
             return
         raw = self._codec.mask_of(observation) if self._codec.has_mask else info.get(ACTION_MASK)

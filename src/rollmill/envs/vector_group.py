@@ -165,7 +165,7 @@ class VectorGroup:
         self._add_metrics(info)
         if RowInfo.is_asked(outcome):
             self._write_row_info(info, outcome, np.logical_or(terminated, truncated))
-        self._codec.write(observation, into.observation)
+        self._checks.write_batch(observation, into, self._clock)
         self._checks.reward_batch(reward, outcome.reward, self._clock)
         np.copyto(outcome.terminated, terminated)
         np.copyto(outcome.truncated, truncated)
@@ -207,7 +207,7 @@ class VectorGroup:
             self._add_metrics(info)
             self._write_mask(observation, info, into, ended)
             for row in np.flatnonzero(ended & ~self._masked).tolist():
-                self._codec.write_row(_row_of(observation, row), row, into.observation)
+                self._checks.write_row(_row_of(observation, row), row, into, self._clock)
         else:
             self._write_mask(observation, info, into, self._every_row)
         if into.action_mask is not None:
@@ -261,7 +261,7 @@ class VectorGroup:
                     "needed to bootstrap truncated episodes; build it with autoreset_mode=NEXT_STEP"
                 )
             for row in np.flatnonzero(self._masked).tolist():
-                self._codec.write_row(_row_of(final, row), row, into.observation)
+                self._checks.write_row(_row_of(final, row), row, into, self._clock)
 
     def _lose_lives(self, lives: Array, outcome: OutcomeView, ended: Array) -> None:
         lost = (lives < self._lives) & outcome.valid & ~ended
@@ -301,7 +301,7 @@ class VectorGroup:
     def _first_observation(self, seeds: Sequence[int], into: ObservationView) -> None:
         observation, info = self._env.reset(seed=self._reset_seed(self._env, seeds))
         self._add_metrics(info)
-        self._codec.write(observation, into.observation)
+        self._checks.write_batch(observation, into, self._clock)
         into.reset.fill(True)
         self._masked = np.zeros(self.num_rows, bool)
         self._any_masked = False
