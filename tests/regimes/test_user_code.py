@@ -62,6 +62,27 @@ if __name__ == "__main__":
 """
 
 
+NETWORK = """
+import rollmill, torch
+
+class Layer(torch.nn.Linear):
+    output_size = 3
+
+    def forward(self, observation):
+        return super().forward(observation["obs"])
+
+rollmill.register_encoder("layer", lambda observation, action, config: Layer(4, 3))
+"""
+IMPORTS_NETWORK = """
+import network
+import rollmill
+
+if __name__ == "__main__":
+    small = {"model.encoder": "layer", "num_envs": 2, "rollout.num_workers": 1, "learner.batch_size": 64}
+    rollmill.train("gym/CartPole-v1", total_steps=200, run_dir="run", rollout_length=16, quiet=True, **small)
+"""
+
+
 @pytest.mark.usefixtures("leaves_nothing")
 def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -> None:
     script = tmp_path / "my_script.py"
@@ -74,6 +95,17 @@ def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1])["env"] == "my/maze"
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_an_encoder_that_a_script_imports_is_found_again(tmp_path: Path) -> None:
+    (tmp_path / "network.py").write_text(NETWORK)
+    (tmp_path / "script.py").write_text(IMPORTS_NETWORK)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    command = [sys.executable, "-m", "rollmill", "eval", "run", "--episodes", "1", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow

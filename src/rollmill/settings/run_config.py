@@ -239,9 +239,11 @@ def _is_registered_by_user(config: Config) -> bool:
     if any(find_registration(name) is not None for name in config.env.names):
         return True
     # These modules import torch. If they are not loaded, nothing was registered in them.
-    models = sys.modules.get("rollmill.models.registry")
-    if models is not None and models.is_users(config.model):
-        return True
+    if "rollmill.models.observation" in sys.modules:  # encoders, and models, whose module imports it
+        from rollmill.models.registry import is_users
+
+        if is_users(config.model):
+            return True
     algorithms = sys.modules.get("rollmill.algorithms.registry")
     if algorithms is not None and algorithms.ALGORITHMS.is_registered(config.algorithm_name):
         return True
