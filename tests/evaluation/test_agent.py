@@ -58,6 +58,15 @@ def test_the_loaded_network_is_the_saved_one(make_run: MakeRun) -> None:
     assert agent.act(batch, deterministic=True).tolist() == logits.argmax(-1).tolist()
 
 
+def test_an_agent_shows_what_it_is(make_run: MakeRun) -> None:
+    agent = load(make_run(CARTPOLE))
+    snapshot = agent.snapshot
+    expected = (
+        f"<Agent of 'gym/CartPole-v1': ppo after {snapshot.agent_steps:,} agent steps, from {snapshot.checkpoint}>"
+    )
+    assert repr(agent) == expected
+
+
 def test_one_observation_gives_what_the_environment_takes(make_run: MakeRun) -> None:
     agent = load(make_run(CARTPOLE))
     env = gym.make("CartPole-v1")

@@ -124,6 +124,14 @@ class Agent:
         self._num_rows: int | None = None
         self._is_first: np.ndarray[Any, np.dtype[np.bool_]] | None = None
 
+    def __repr__(self) -> str:
+        env, number = self.snapshot.env, None if self.task is None else self.task.number
+        name = env.name if number is None else env.tasks[number]
+        return (
+            f"<Agent of {name!r}: {self.snapshot.algorithm.algorithm} after {self.snapshot.agent_steps:,} agent steps, "
+            f"from {self.snapshot.checkpoint}>"
+        )
+
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm, with the snapshot's weights."""
