@@ -2,9 +2,11 @@
 
 rollmill export RUN_DIR --output agent.onnx
 python examples/act_without_rollmill.py agent.onnx CartPole-v1
+python examples/act_without_rollmill.py agent.onnx my_module:Catcher-v0  # my_module.py is in the current directory
 """
 
 import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -12,7 +14,8 @@ import onnxruntime
 
 if len(sys.argv) != 3:
     sys.exit(f"usage: python {sys.argv[0]} AGENT.onnx ENVIRONMENT_ID\nThe id is one that Gymnasium knows.")
-session = onnxruntime.InferenceSession(sys.argv[1])
+sys.path.insert(0, "")  # the current directory, for the module of an environment
+session = onnxruntime.InferenceSession(Path(sys.argv[1]).read_bytes())
 inputs = {each.name: each for each in session.get_inputs()}
 state = np.zeros((1, inputs["state"].shape[1] if "state" in inputs else 0), np.float32)
 env = gymnasium.make(sys.argv[2])

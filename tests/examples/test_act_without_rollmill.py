@@ -22,9 +22,10 @@ from rollmill.models.registry import make_model
 EXAMPLE = Path(__file__).parents[2] / "examples/act_without_rollmill.py"
 # An import of Rollmill or torch fails, whoever asks for it.
 WITHOUT = """
-import runpy, sys
+import pathlib, runpy, sys
 sys.modules |= {"rollmill": None, "torch": None}
 sys.argv = sys.argv[1:]
+sys.path[0] = str(pathlib.Path(sys.argv[0]).parent)  # as `python SCRIPT` has it
 runpy.run_path(sys.argv[0])
 """
 
