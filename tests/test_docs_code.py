@@ -140,6 +140,9 @@ def _around(text: str, run_of: Callable[..., Path]) -> dict[str, Any]:
     if "agent.pt2" in text:
         rollmill.export(run_of("gym/CartPole-v1"), format="torch", output="agent.pt2")
         return {"observation": observation}
+    if "agent.safetensors" in text:
+        pytest.importorskip("safetensors")
+        rollmill.export(run_of("gym/CartPole-v1"), format="safetensors", output="agent.safetensors")
     if "next_state" in text:
         file = rollmill.export(run_of("gym/CartPole-v1", "gru"), format="torch", output="agent.pt2")
         (size,) = next(port.shape for port in file.inputs if port.name == "state")
