@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ _WIDTH = ["--model.options.width", "16"]
 _COMMANDS = {
     "maze.py": ["maze:Maze", *_BATCH],
     "nim.py": ["nim:Nim", *_BATCH],
+    "drawn_maze.py": ["drawn_maze:DrawnMaze", *_BATCH],
     "network.py": ["gym/CartPole-v1", "--import", "network.py", "--model.encoder", "residual", *_WIDTH, *_BATCH],
     "a2c.py": ["gym/CartPole-v1", "--import", "a2c.py", "--algo", "a2c", *_BATCH],
     "munchausen.py": [
@@ -42,7 +44,7 @@ _COMMANDS = {
 
 
 def test_every_block_with_a_name_is_run() -> None:
-    assert set(_BLOCKS) == set(_COMMANDS)
+    assert set(_BLOCKS) == {*_COMMANDS, "check_maze.py"}
 
 
 @pytest.fixture
@@ -61,14 +63,34 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
             del sys.modules[name]
 
 
+def write_blocks(folder: Path) -> None:
+    """Write all blocks, because some import others."""
+    for name, text in _BLOCKS.items():
+        (folder / name).write_text(text)
+
+
 # In this process, whose fork server is up; tests/regimes/test_user_code.py starts programs of users.
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_an_extension_of_the_page_trains(name: str, in_a_folder: Path) -> None:
-    (in_a_folder / name).write_text(_BLOCKS[name])
+    write_blocks(in_a_folder)
     assert main(["train", *_COMMANDS[name], *_SMALL, "--run-dir", "run"]) == 0
     log = (in_a_folder / "run/run.log").read_text()
     assert "end: finished" in log
     assert re.search(r"nothing was learned", log) is None
+
+
+def test_gymnasium_accepts_the_maze(in_a_folder: Path) -> None:
+    write_blocks(in_a_folder)
+    sys.path.insert(0, str(in_a_folder))
+    runpy.run_path("check_maze.py")
+
+
+def test_a_maze_that_renders_is_filmed(in_a_folder: Path) -> None:
+    pytest.importorskip("imageio")
+    write_blocks(in_a_folder)
+    assert main(["train", *_COMMANDS["drawn_maze.py"], *_SMALL, "--run-dir", "run"]) == 0
+    assert main(["eval", "run", "--episodes", "1", "--video", "maze.mp4"]) == 0
+    assert (in_a_folder / "maze.mp4").stat().st_size
 
 
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
