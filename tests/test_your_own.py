@@ -29,6 +29,9 @@ _COMMANDS = {
     "nim.py": ["nim:Nim", *_BATCH],
     "drawn_maze.py": ["drawn_maze:DrawnMaze", *_BATCH],
     "network.py": ["gym/CartPole-v1", "--import", "network.py", "--model.encoder", "residual", *_WIDTH, *_BATCH],
+    "normed.py": [
+        *("gym/CartPole-v1", "--import", "normed.py", "--model.model", "normed", "--model.shared", "false", *_BATCH)
+    ],
     "a2c.py": ["gym/CartPole-v1", "--import", "a2c.py", "--algo", "a2c", *_BATCH],
     "munchausen.py": [
         *("gym/CartPole-v1", "--import", "munchausen.py", "--algo", "munchausen"),
