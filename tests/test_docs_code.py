@@ -228,7 +228,7 @@ def test_a_command_of_a_page_has_options_and_settings_that_exist(command: str) -
         return
     arguments = known.parser.parse_args(own)
     preset = getattr(arguments, "tasks", None) or getattr(arguments, "preset", None) or ""
-    if name == "train" and not arguments.modules and _is_built_in(preset):
+    if name == "train" and not (arguments.modules or arguments.resume) and _is_built_in(preset):
         rollmill.make_config(preset, overrides, algo=arguments.algo, protocol=arguments.protocol)
 
 
