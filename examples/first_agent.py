@@ -28,7 +28,7 @@ def main() -> int:
     run = rollmill.train(arguments.preset, run_dir=arguments.run_dir, max_seconds=60 * arguments.minutes)
 
     if run.ended_by == "signal":
-        print(f"interrupted; rollmill train --resume --run-dir {run.dir} continues")
+        print(f"interrupted; rollmill train --resume {run.dir} continues")
         return 130
 
     # The first checkpoint is written before anything is learned: the same network, untrained.
@@ -45,7 +45,7 @@ def main() -> int:
     )
     print(f"video:          {video}")
     print(f"learning curve: {run.dir / 'learning_curve.png'}")
-    print(f"go on:          rollmill train --resume --run-dir {run.dir} --max-seconds none")
+    print(f"go on:          rollmill train --resume {run.dir} --max-seconds none")
     return 0
 
 

@@ -85,7 +85,7 @@ def test_the_end_names_the_commands_that_continue_evaluate_and_watch(tmp_path: P
     CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).save({"model": {}}, 70)
     shown, _ = recorded(run_dir, OSError("no room"))
     assert shown[1:] == [
-        f"continue: rollmill train --resume --run-dir '{run_dir}'",
+        f"continue: rollmill train --resume '{run_dir}'",
         f"evaluate: rollmill eval '{run_dir}'",
         f"watch:    rollmill watch '{run_dir}'",
     ]

@@ -172,7 +172,7 @@ def next_commands(run_dir: Path, config: Config, ended_by: EndedBy | None, ranks
     policy = f" --policy {names[0]}" if len(names) > 1 else ""
     train = "rollmill train" if ranks.is_alone else "torchrun ... -m rollmill train"
     return [
-        f"continue: {train} --resume --run-dir {directory}{more}",
+        f"continue: {train} --resume {directory}{more}",
         f"evaluate: rollmill eval {directory}{policy}",
         f"watch:    rollmill watch {directory}{policy}",
     ]
