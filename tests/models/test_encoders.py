@@ -114,7 +114,12 @@ def test_boards_are_seen_through_windows_that_hold_a_whole_line(
     assert first.kernel_size == (window, window)
     dense = next(layer for layer in module.modules() if isinstance(layer, torch.nn.Linear))
     assert dense.in_features == positions * first.out_channels
-    assert module({"obs": torch.randint(0, 2, (5, *shape), dtype=torch.int8)}).shape == (5, 16)
+    board = torch.randint(0, 2, (5, *shape), dtype=torch.int8)
+    features = module({"obs": board})
+    assert features.shape == (5, 16)
+    # Two dense layers: what is computed from lines is combined once more.
+    lines, second = module.encoders[0].lines(board), module.encoders[0].dense
+    assert torch.equal(features, torch.relu(second(lines)))
 
 
 def test_what_is_no_board_gets_an_mlp() -> None:

@@ -30,18 +30,34 @@ CONFIGS = [
 @pytest.mark.parametrize("rows", [1, 3, 7, 16, 160])
 @pytest.mark.parametrize("shape", [(4, 84, 84), (72, 96, 3)])
 def test_outputs_are_those_of_autocast_bit_for_bit(config: ModelConfig, rows: int, shape: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
     specs = {"obs": ArraySpec(shape=shape, dtype="uint8"), "v": ArraySpec(shape=(5,), dtype="float32")}
+    observation = {"obs": torch.randint(0, 256, (rows, *shape), dtype=torch.uint8), "v": torch.randn(rows, 5)}
+    lowered = _compare_with_autocast(config, specs, observation)
+    assert any(p.dtype == torch.bfloat16 for p in lowered.parameters())
+
+
+def test_the_encoder_of_boards_is_lowered_as_a_whole() -> None:
+    specs = {"obs": ArraySpec(shape=(6, 7, 2), dtype="int8", low=0, high=1)}
+    observation = {"obs": torch.randint(0, 2, (7, 6, 7, 2), dtype=torch.int8)}
+    lowered = _compare_with_autocast(ModelConfig(encoder="board", dense_size=16), specs, observation)
+    dense = [layer for layer in lowered.encoder.modules() if isinstance(layer, nn.Linear)]
+    assert [layer.weight.dtype for layer in dense] == [torch.bfloat16] * 2
+
+
+def _compare_with_autocast(
+    config: ModelConfig, specs: dict[str, ArraySpec], observation: dict[str, torch.Tensor]
+) -> ActorCritic:
+    torch.manual_seed(0)
     model = ActorCritic(specs, ACTION, config)
     lowered = copy.deepcopy(model)
     lower_weights(lowered, torch.bfloat16)
-    assert any(p.dtype == torch.bfloat16 for p in lowered.parameters())
-    observation = {"obs": torch.randint(0, 256, (rows, *shape), dtype=torch.uint8), "v": torch.randn(rows, 5)}
+    rows = len(observation["obs"])
     state = None if model.core is None else torch.randn(rows, model.state_size)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         expected, result = model(observation, state), lowered(observation, state)
     for one, other in zip(expected, result, strict=True):
         assert one is other is None or torch.equal(one, other)
+    return lowered
 
 
 def test_new_weights_are_loaded_into_lowered_ones() -> None:

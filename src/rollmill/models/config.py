@@ -41,12 +41,12 @@ class ModelConfig(Checked, section="model"):
             MiniGrid's categories), sounds (int16 ``[channels, samples]``, 1 or 2 channels, at least 256 samples) the
             one of "Agents that Listen", everything else an MLP. A built-in one (``"nature"``, ``"sf_simplified"``,
             ``"sf_full"``, ``"impala"``, ``"small"``, ``"board"``, ``"mlp"``) is used for the images, and other entries
-            are encoded as with ``"auto"``; ``"board"`` is one convolution with windows of 4 x 4 squares; ``"sound"``
-            is for ``entry_encoders``. One given to :func:`rollmill.models.registry.register_encoder` gets the whole
-            observation.
+            are encoded as with ``"auto"``; ``"board"`` is one convolution with windows of 4 x 4 squares and two dense
+            layers; ``"sound"`` is for ``entry_encoders``. One given to
+            :func:`rollmill.models.registry.register_encoder` gets the whole observation.
         entry_encoders: Observation name -> built-in encoder name, for entries that need another than ``encoder``.
         options: Options of a registered model, encoder or algorithm, which reads them as ``config.options``.
-        dense_size: Width of the dense layer behind convolutions; None is the published one (512, IMPALA 256).
+        dense_size: Width of the dense layers behind convolutions; None is the published one (512, IMPALA 256).
         mlp_sizes: Widths of the hidden layers of an MLP encoder. (64, 64) is CleanRL's, SB3's and Baselines' choice.
         head_sizes: Widths of dense layers between the encoder (or core) and the heads.
         activation: ``"auto"`` is the encoder's published one: ReLU (Nature, IMPALA), ELU (Sample Factory), tanh (MLP).

@@ -250,6 +250,32 @@ class ConvEncoder(EntryEncoder):
         return _dense_head(self.convolutions(x), self.dense, self.activation)
 
 
+class BoardEncoder(EntryEncoder):
+    """One convolution whose windows hold whole lines of a board, and two dense layers.
+
+    The second dense layer sees what several lines have in common. With it connect four is learned from half as many
+    turns (docs/journal/2026-11.md).
+
+    Args:
+        spec: The board.
+        channels: Of the convolution.
+        window: Height and width of its windows.
+        dense_size: Width of both dense layers.
+        config: Activation and initialisation.
+    """
+
+    def __init__(self, spec: ArraySpec, channels: int, window: int, dense_size: int, config: ModelConfig) -> None:
+        super().__init__(dense_size)
+        self.lines = ConvEncoder(spec, ((channels, window, 1),), dense_size, config)
+        self.dense = initialise_dense(Dense(dense_size, dense_size), config.init)
+        self.activation = activation_module(config.activation, "relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
+        features: Tensor = self.activation(self.dense(self.lines(x)))
+        return features
+
+
 class AsImageEncoder(EntryEncoder):
     """Reshapes a grey image or a stack of images, such as Atari's colour frames, for an image encoder.
 

@@ -13,14 +13,14 @@ from torch import nn
 
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.cores import GRUCore, LSTMCore
-from rollmill.models.encoders import AsImageEncoder, ConvEncoder, DenseEncoder, GridEncoder
+from rollmill.models.encoders import AsImageEncoder, BoardEncoder, ConvEncoder, DenseEncoder, GridEncoder
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.linear import Dense
 from rollmill.models.observation import ObservationEncoder
 from rollmill.models.sound import SoundEncoder
 
 # Exact classes: a subclass may use its weights in other ways.
-_ENCODERS = (ConvEncoder, DenseEncoder, GridEncoder, ImpalaEncoder, SoundEncoder)
+_ENCODERS = (BoardEncoder, ConvEncoder, DenseEncoder, GridEncoder, ImpalaEncoder, SoundEncoder)
 _LAYERS = (Dense, nn.Linear, nn.Conv2d)
 _CORES = (GRUCore, LSTMCore)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rollmill.models.config import BUILT_IN_ENCODERS, ModelConfig
 from rollmill.models.encoders import (
     AsImageEncoder,
+    BoardEncoder,
     ConvEncoder,
     DenseEncoder,
     EntryEncoder,
@@ -87,7 +88,7 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
         return ConvEncoder(spec, _NATURE, dense_size, config)
     side = min(spec.shape[1:] if channels_first(spec) else spec.shape[:2])
     if kind == "board":
-        return ConvEncoder(spec, ((_BOARD_CHANNELS, min(_BOARD_WINDOW, side), 1),), config.dense_size or 256, config)
+        return BoardEncoder(spec, _BOARD_CHANNELS, min(_BOARD_WINDOW, side), config.dense_size or 256, config)
     if kind == "small":
         convolutions = _SMALL if side >= 4 else _TINY
         if spec.is_categorical and not config.normalise_images:
