@@ -300,10 +300,11 @@ GENERIC: Overrides = {
 # games, of which as many rows act at each step, and few SGD steps on large batches, because the policy plays against
 # itself and must not run ahead of what it has seen. An entropy bonus of 0.04: with 0.01 the policy soon plays the same
 # game again and again; after 2.2 million turns it had 0.27 of the points against a minimax of depth 4 and 0.29 against
-# one that only wins or blocks at once, with 0.04 0.40 and 0.56 (connect four; docs/journal/). The encoder of boards had
-# 0.45 and 0.69. Rewards are those of the rules, so that returns are not normalised. Past selves: OpenAI Five (Berner et
-# al. 2019, https://arxiv.org/abs/1912.06680, appendix N) has them in 20 % of the matches; with 30 %, and a bank that
-# reaches back to the start, play goes on getting better against others, too, and not against itself alone.
+# one that only wins or blocks at once, with 0.04 0.40 and 0.56 (connect four; docs/journal/). The encoder of boards, of
+# one dense layer then, had 0.45 and 0.69. Rewards are those of the rules, so that returns are not normalised. Past
+# selves: OpenAI Five (Berner et al. 2019, https://arxiv.org/abs/1912.06680, appendix N) has them in 20 % of the
+# matches; with 30 %, and a bank that reaches back to the start, play goes on getting better against others, too, and
+# not against itself alone.
 GAMES: Overrides = {
     "num_envs": 128,
     "rollout_length": 32,
