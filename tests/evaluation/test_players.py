@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import rollmill
+from rollmill.envs.actions import ActionCodec
 from rollmill.envs.views import ObservationView
 from rollmill.evaluation.players import PLAYERS, PlayerError, RandomPlayer, ScriptedPlayer, player_factory
-from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
+from rollmill.specs import ActionSpec, BoxActions, BoxHead, CategoricalHead
 
 CHOICES = ActionSpec(heads=(CategoricalHead(n=3), CategoricalHead(n=2)), structure="multidiscrete")
 NUMBERS = ActionSpec(heads=(BoxHead(low=(-1.0,), high=(1.0,), shape=(1,)),), structure="box")
@@ -34,7 +35,7 @@ def test_a_scripted_player_is_asked_for_its_own_rows_with_what_they_see() -> Non
         return [2, 1]
 
     mask = [[True] * 5] * 3 + [[False, False, True, True, True]]
-    player = ScriptedPlayer("test", choose, CHOICES)
+    player = ScriptedPlayer("test", choose, CHOICES, "clip")
     discrete, continuous = player.choose(view(mask), np.array([False, True, False, True]))
     assert seen == [([2, 3], mask[1]), ([6, 7], mask[3])]
     assert continuous is None
@@ -50,10 +51,36 @@ def test_several_entries_are_given_as_a_dict_and_real_numbers_are_taken() -> Non
         assert mask is None
         return np.array([0.25])
 
-    discrete, continuous = ScriptedPlayer("test", choose, NUMBERS).choose(both, np.ones(1, bool))
+    discrete, continuous = ScriptedPlayer("test", choose, NUMBERS, "clip").choose(both, np.ones(1, bool))
     assert discrete is None
     assert continuous is not None
     assert continuous.tolist() == [[0.25]]
+
+
+@pytest.mark.parametrize("box", ["clip", "scale", "tanh"])
+def test_real_numbers_of_a_player_reach_the_environment_however_they_are_stored(box: BoxActions) -> None:
+    both = ActionSpec(
+        heads=(CategoricalHead(n=3), BoxHead(low=(0.0, -4.0), high=(1.0, 4.0), shape=(2,))),
+        structure="tuple",
+        components=(("discrete", 1), ("box", 1)),
+    )
+    player = ScriptedPlayer("test", lambda *_: [2, 0.25, -3.0], both, box)
+    stored = player.choose(view(), np.ones(4, bool))
+    choice, numbers = ActionCodec(both, box).decode_batch(*stored)
+    assert choice.tolist() == [2] * 4
+    np.testing.assert_allclose(numbers, [[0.25, -3.0]] * 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("box", ["clip", "scale", "tanh"])
+def test_the_random_player_is_uniform_over_what_the_environment_gets(box: BoxActions) -> None:
+    wide = ActionSpec(heads=(BoxHead(low=(0.0, -400.0), high=(1.0, 400.0), shape=(2,)),), structure="box")
+    player = RandomPlayer(wide, box, 3)
+    stored = [player.choose(view(), np.ones(4, bool)) for _ in range(1000)]
+    got = np.concatenate([ActionCodec(wide, box).decode_batch(*each) for each in stored])
+    for column, (low, high) in enumerate(((0.0, 1.0), (-400.0, 400.0))):
+        shares, _ = np.histogram(got[:, column], bins=8, range=(low, high))
+        # 500 in each on average, with a deviation of 21.
+        assert (np.abs(shares - 500) < 100).all()
 
 
 @pytest.mark.parametrize(
@@ -69,12 +96,12 @@ def test_several_entries_are_given_as_a_dict_and_real_numbers_are_taken() -> Non
 def test_what_a_player_may_not_choose_is_named(answer: Any, message: str) -> None:
     mask = [[True, True, True, True, False]] * 4
     with pytest.raises(PlayerError, match=f"player 'test' {message}" if message.startswith("chose") else message):
-        ScriptedPlayer("test", lambda *_: answer, CHOICES).choose(view(mask), np.ones(4, bool))
+        ScriptedPlayer("test", lambda *_: answer, CHOICES, "clip").choose(view(mask), np.ones(4, bool))
 
 
 def test_the_random_player_obeys_the_mask_and_its_seed() -> None:
     mask = [[True, False, True, False, True]] * 4
-    one, other = (RandomPlayer(CHOICES, 5) for _ in range(2))
+    one, other = (RandomPlayer(CHOICES, "clip", 5) for _ in range(2))
     chosen = np.concatenate([one.choose(view(mask), np.ones(4, bool))[0] for _ in range(50)])
     again = np.concatenate([other.choose(view(mask), np.ones(4, bool))[0] for _ in range(50)])
     assert set(chosen[:, 0].tolist()) == {0, 2}

@@ -119,11 +119,11 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 
 
 def test_random_choices_depend_on_the_batch_and_the_step_alone() -> None:
-    guest = random_guest(ActionSpec(heads=(CategoricalHead(n=50),), structure="discrete"), 3)
+    guest = random_guest(ActionSpec(heads=(CategoricalHead(n=50),), structure="discrete"), "clip", 3)
     one, again, later = (guest.choose({}, None, 8, when)[0] for when in ((0, 1, 2), (0, 1, 2), (0, 1, 3)))
     assert one is not None
     assert again is not None
     np.testing.assert_array_equal(one, again)
     assert (one != later).any()
-    other = random_guest(ActionSpec(heads=(CategoricalHead(n=50),), structure="discrete"), 3, 1)
+    other = random_guest(ActionSpec(heads=(CategoricalHead(n=50),), structure="discrete"), "clip", 3, 1)
     assert (one != other.choose({}, None, 8, (0, 1, 2))[0]).any(), "two guests would do the same"

@@ -240,6 +240,7 @@ def driving(
         context=context,
         make_environments=make,
         action=spec_of().action,
+        box="clip",
         random_steps=lambda group: random_steps,
         random=lambda group, iteration: np.random.default_rng([group, iteration]),
     )

@@ -10,7 +10,7 @@ from rollmill.envs.views import Array
 from rollmill.specs import ActionSpec, BoxActions, BoxHead, CategoricalHead
 
 # Its inverse hyperbolic tangent is 7.25, and that of 1 infinite.
-_MOST_SQUASHED = 1.0 - 1e-6
+MOST_SQUASHED = 1.0 - 1e-6
 
 
 class Choices:
@@ -88,7 +88,7 @@ class Numbers:
         if self.half_range is not None:
             value = (value - self.low) / self.half_range - 1.0
         if self.squash:
-            value = np.arctanh(np.clip(value, -_MOST_SQUASHED, _MOST_SQUASHED))
+            value = np.arctanh(np.clip(value, -MOST_SQUASHED, MOST_SQUASHED))
         continuous[:, self.columns] = value
 
 
@@ -171,6 +171,18 @@ class ActionCodec:
         for part, of_part in zip(self.parts, action, strict=True):
             part.write(of_part, discrete, continuous)
         return discrete, continuous
+
+    def encode_numbers(self, numbers: Array) -> Array:
+        """Return what slots hold for real numbers of the environment.
+
+        Args:
+            numbers: float32 ``[B, Kc]``, those of all Box heads one after another.
+        """
+        stored = np.zeros_like(numbers)
+        for part in self.parts:
+            if isinstance(part, Numbers):
+                part.write(numbers[:, part.columns], None, stored)
+        return stored
 
     def decode_rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
         """Decode one action for each row; ``Discrete`` actions are Python integers (which compare fastest)."""

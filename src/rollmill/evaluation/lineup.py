@@ -168,8 +168,9 @@ def scripted_player(name: str, action: ActionSpec, box: BoxActions, seed: int) -
     Raises:
         PlayerError: There is no such player.
     """
-    stored = action if box == "clip" else action.in_unit_box
-    return RandomPlayer(stored, seed) if name == RANDOM else ScriptedPlayer(name, player_factory(name)(), stored)
+    if name == RANDOM:
+        return RandomPlayer(action, box, seed)
+    return ScriptedPlayer(name, player_factory(name)(), action, box)
 
 
 def _load(folder: Path, checkpoint: str | Path, device: str, seed: int, *, trust: bool) -> Agent:

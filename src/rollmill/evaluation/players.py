@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmill.envs.actions import ActionCodec
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import Array, ObservationView
 from rollmill.runtime.definitions import Registry
 from rollmill.runtime.seeds import stream
-from rollmill.specs import ActionSpec
+from rollmill.specs import ActionSpec, BoxActions
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -62,7 +63,7 @@ def register_player(name: str, factory: PlayerFactory) -> None:
             observation is the agent's array in the environment's own shape and dtype (float64 becomes float32, choices
             one-hot), or a dict of arrays where there are several. ``mask`` is bool ``[M]``, the allowed choices of all
             heads one after another, or None without masks. It returns an integer for a ``Discrete`` action, otherwise
-            an array: the choices of all heads, then the real numbers.
+            an array: the choices of all heads, counted from 0, then the real numbers, as the environment takes them.
 
     Raises:
         ValueError: The name is taken by another factory.
@@ -147,13 +148,14 @@ class RandomPlayer:
     """Chooses uniformly among the allowed actions. See :class:`Player`.
 
     Args:
-        action: The action of one row, as it is stored.
+        action: The environment's action of one row.
+        box: Conversion of stored numbers to the environment's.
         seed: Keys its choices.
     """
 
-    def __init__(self, action: ActionSpec, seed: int) -> None:
+    def __init__(self, action: ActionSpec, box: BoxActions, seed: int) -> None:
         self.name = RANDOM
-        self._action = action
+        self._action, self._box = action, box
         self._random = stream(seed, "random player", 0)
 
     def begin(self) -> None:
@@ -164,7 +166,7 @@ class RandomPlayer:
 
     def choose(self, view: ObservationView, rows: NDArray[np.bool_]) -> tuple[Array | None, Array | None]:
         """See :class:`Player`."""
-        return random_actions(self._action, view.action_mask, len(rows), self._random)
+        return random_actions(self._action, view.action_mask, len(rows), self._random, self._box)
 
 
 class ScriptedPlayer:
@@ -173,13 +175,15 @@ class ScriptedPlayer:
     Args:
         name: Its name.
         choose: The function.
-        action: The action of one row, as it is stored.
+        action: The environment's action of one row.
+        box: Conversion of stored numbers to the environment's, which the function returns.
     """
 
-    def __init__(self, name: str, choose: Choose, action: ActionSpec) -> None:
+    def __init__(self, name: str, choose: Choose, action: ActionSpec, box: BoxActions) -> None:
         self.name = name
         self._choose = choose
         self._action = action
+        self._codec = ActionCodec(action, box)
 
     def begin(self) -> None:
         """See :class:`Player`."""
@@ -202,7 +206,8 @@ class ScriptedPlayer:
             self._check(given, mask)
             discrete[row] = given[: spec.num_discrete]
             continuous[row] = given[spec.num_discrete :]
-        return discrete if spec.num_discrete else None, continuous if spec.num_continuous else None
+        stored = self._codec.encode_numbers(continuous) if spec.num_continuous else None
+        return discrete if spec.num_discrete else None, stored
 
     def _check(self, given: Array, mask: Array | None) -> None:
         spec = self._action

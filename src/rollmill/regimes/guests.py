@@ -24,33 +24,35 @@ from rollmill.evaluation.snapshot import Snapshot, folder_of_player, read_snapsh
 from rollmill.inference.acting_weights import ActingAlgorithm
 from rollmill.inference.guests import Actions, Guest, ScriptedGuest, When
 from rollmill.settings.config import Config
-from rollmill.specs import ActionSpec, EnvSpec
+from rollmill.specs import ActionSpec, BoxActions, EnvSpec
 
 
-def random_guest(action: ActionSpec, seed: int, index: int = 0) -> ScriptedGuest:
+def random_guest(action: ActionSpec, box: BoxActions, seed: int, index: int = 0) -> ScriptedGuest:
     """Build a guest that chooses uniformly among the allowed actions.
 
     Args:
-        action: The action, as slots hold it.
+        action: The environment's action.
+        box: Conversion of stored numbers to the environment's.
         seed: Keys its choices.
         index: Keys them, too: its number among the guests, which would else all do the same.
     """
 
     def choose(observation: Mapping[str, Array], mask: Array | None, count: int, when: When) -> Actions:
-        return random_actions(action, mask, count, np.random.default_rng([seed, index, *when]))
+        return random_actions(action, mask, count, np.random.default_rng([seed, index, *when]), box)
 
     return ScriptedGuest(choose)
 
 
-def function_guest(name: str, function: Choose, action: ActionSpec) -> ScriptedGuest:
+def function_guest(name: str, function: Choose, action: ActionSpec, box: BoxActions) -> ScriptedGuest:
     """Build a guest that is a registered function.
 
     Args:
         name: Its name.
         function: The function.
-        action: The action, as slots hold it.
+        action: The environment's action.
+        box: Conversion of stored numbers to the environment's.
     """
-    player = ScriptedPlayer(name, function, action)
+    player = ScriptedPlayer(name, function, action, box)
 
     def choose(observation: Mapping[str, Array], mask: Array | None, count: int, when: When) -> Actions:
         view = ObservationView(own_entries(observation), mask, np.zeros(count, np.bool_), None)
@@ -72,11 +74,10 @@ def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device,
     Raises:
         PlayerError: It is not known, or does not fit the environment.
     """
-    action = config.stored_action(spec.action)
     if player == RANDOM:
-        return random_guest(action, config.seed, index)
+        return random_guest(spec.action, config.box_actions, config.seed, index)
     if not Path(player).exists():
-        return function_guest(player, player_factory(player)(), action)
+        return function_guest(player, player_factory(player)(), spec.action, config.box_actions)
     snapshot = read_snapshot(*folder_of_player(player))
     algorithm = network_of(snapshot, config, spec)
     # Off-policy ones would need a schedule: they play as they are evaluated.

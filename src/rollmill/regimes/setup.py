@@ -393,7 +393,8 @@ def group_builder(
         make_environments=lambda group, i: build_group(
             config, first + group, budget, seed=seed(i), spec=spec, clock=clock
         ),
-        action=config.stored_action(spec.action),
+        action=spec.action,
+        box=config.box_actions,
         random_steps=lambda group: steps(first + group),
         random=lambda group, i: stream(seed(i), "decorrelation", first + group),
     )

@@ -12,7 +12,7 @@ from rollmill.envs.views import ObservationView, OutcomeView, SavableGroup
 from rollmill.roles import RolloutCounter, RolloutPhase
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.child import ChildContext
-from rollmill.specs import ActionSpec
+from rollmill.specs import ActionSpec, BoxActions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,8 @@ class GroupBuilder:
     Attributes:
         context: The process's stop flag, ledger and log.
         make_environments: Builds a group's environments, given the group and the iteration that they begin with.
-        action: The action spec, for the random actions of decorrelation.
+        action: The environment's action, for the random actions of decorrelation.
+        box: Conversion of stored numbers to the environment's.
         random_steps: How many steps with random actions a group takes after a reset, given the group.
         random: The stream of these actions, given the group and the iteration.
     """
@@ -30,6 +31,7 @@ class GroupBuilder:
     context: ChildContext
     make_environments: Callable[[int, int], SavableGroup]
     action: ActionSpec
+    box: BoxActions
     random_steps: Callable[[int], int]
     random: Callable[[int, int], np.random.Generator]
 
@@ -54,7 +56,7 @@ class GroupBuilder:
         for _ in range(self.random_steps(group.index)):
             if self.context.stop.is_set():
                 break
-            actions = random_actions(self.action, first.action_mask, len(first.reset), random)
+            actions = random_actions(self.action, first.action_mask, len(first.reset), random, self.box)
             group.environments.step(*actions, first, scratch)
             enter(RolloutPhase.SIMULATING)
         enter(RolloutPhase.BOOKKEEPING)
