@@ -10,11 +10,15 @@ import pytest
 from tests.envs.agent_games import AGENTS, Crowd
 
 import rollmill
+from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.evaluate import evaluate
+from rollmill.evaluation.in_training import play_pending
 from rollmill.evaluation.lineup import Lineup, lineup_of_run
 from rollmill.evaluation.players import PLAYERS
 from rollmill.evaluation.snapshot import NoRunError
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+from rollmill.storage.evaluations import EvaluationQueue
 
 SMALL: dict[str, Any] = {
     "num_envs": 4,
@@ -71,6 +75,37 @@ def test_a_guest_plays_its_role_beside_one_policy(games: None, tmp_path: Path) -
     assert [player.name for player in lineup.players] == ["0", "last"]
     assert lineup.who(2 * len(AGENTS)).tolist() == [0, 0, 1] * 2
     assert set(evaluate(run.dir, episodes=2).policies) == {"0", "last"}
+
+
+def test_a_policy_is_evaluated_during_training_in_its_own_agents(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_dir / "policies" / "a"
+    queue = EvaluationQueue(folder, every_steps=1)
+    checkpoints = CheckpointStore(folder / "checkpoints", CheckpointConfig())
+    queue.leave(checkpoints.load_latest().state["model"], 10_000)
+    seats = []
+    monkeypatch.setattr(
+        "rollmill.evaluation.in_training.points_against",
+        lambda *_, **given: seats.append(given["seats"]) or {"random": 0.5},
+    )
+    play_pending(folder, EnvConfig(name="test/crowd"), episodes=4, checkpoints=checkpoints, opponents=("random",))
+    (record,) = queue.records()
+    # Of four environments, a plays bob in two; b and the guest play everything else.
+    assert len(record["returns"]) == record["episodes"] == 2
+    assert record["mean_return"] == pytest.approx(record["policies"]["a"]["mean_return"])
+    assert set(record["policies"]) == {"a", "b", "last"}
+    assert seats == [(AGENTS.index("bob"),)]
+
+
+def test_networks_wait_until_all_policies_of_their_run_have_one(run_dir: Path) -> None:
+    folder = run_dir / "policies" / "a"
+    checkpoints = CheckpointStore(folder / "checkpoints", CheckpointConfig())
+    queue = EvaluationQueue(folder, every_steps=1)
+    queue.leave(checkpoints.load_latest().state["model"], 10_000)
+    (run_dir / "policies" / "b" / "checkpoints").rename(run_dir / "not yet")
+    play_pending(folder, EnvConfig(name="test/crowd"), episodes=1, checkpoints=checkpoints)
+    assert len(queue.pending()) == 1
 
 
 def test_every_policy_plays_however_many_there_are(tmp_path: Path) -> None:

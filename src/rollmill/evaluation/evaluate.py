@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
@@ -252,8 +253,39 @@ def evaluate_snapshot(
     return _evaluate(snapshot, how)
 
 
+def evaluate_in_role(
+    lineup: Lineup,
+    policy: str,
+    env: EnvConfig,
+    *,
+    episodes: int,
+    seed: int = 0,
+    num_envs: int = 8,
+    video: Path | str | None = None,
+    is_stop_wanted: Callable[[], bool] = lambda: False,
+) -> EvaluationResult:
+    """Evaluate one policy of a lineup in the agents that it plays; see `evaluate`.
+
+    Args:
+        lineup: All policies of the run.
+        policy: The policy; its agents alone count.
+        env: The environment.
+        episodes: As in `evaluate`.
+        seed: As in `evaluate`.
+        num_envs: As in `evaluate`.
+        video: As in `evaluate`.
+        is_stop_wanted: As in `evaluate`.
+    """
+    how = _How(
+        episodes=episodes, seed=seed, num_envs=num_envs, video=video, is_stop_wanted=is_stop_wanted, of_player=policy
+    )
+    names = [player.name for player in lineup.players]
+    snapshot = lineup.agents[names.index(policy)].snapshot
+    return _evaluate(snapshot._replace(env=env), how, lineup)
+
+
 class _How(NamedTuple):
-    """How to evaluate: arguments of `evaluate`."""
+    """How to evaluate: arguments of `evaluate`, and the only player whose episodes count; None for all."""
 
     episodes: int
     seed: int
@@ -265,6 +297,7 @@ class _How(NamedTuple):
     max_episode_steps: int | None = None
     task: str | None = None
     progress: Callable[[int, int], None] = lambda done, total: None
+    of_player: str | None = None
 
 
 def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> EvaluationResult:
@@ -389,8 +422,9 @@ def _evaluate_task(
             "not play",
             stacklevel=2,
         )
-    flat = tuple(value for row in returns for value in row)
-    steps_played = tuple(value for row in lengths for value in row)
+    counts = [how.of_player in (None, lineup.players[index].name) for index in who.tolist()]
+    flat = tuple(value for row in itertools.compress(returns, counts) for value in row)
+    steps_played = tuple(value for row in itertools.compress(lengths, counts) for value in row)
     estimate = mean_interval(flat, seed=seed)
     return EvaluationResult(
         env=of_task.name,

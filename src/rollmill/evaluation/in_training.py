@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rollmill.envs.config import EnvConfig
-from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_snapshot
+from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_in_role, evaluate_snapshot
+from rollmill.evaluation.lineup import lineup_of_run
+from rollmill.evaluation.roles import role_of
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.tournament import points_against
 from rollmill.evaluation.video import VideoError, check_video_path
@@ -37,6 +40,9 @@ def play_pending(
 ) -> None:
     """Evaluate the pending networks, record the results, and keep the best network.
 
+    A policy that plays some agents alone is evaluated in these, with the newest networks of the other policies as the
+    other agents. They wait until all policies have one.
+
     Args:
         run_dir: Directory of a run.
         env: The environment that it is trained on, rather than the one in its files: the user may have changed it when
@@ -51,22 +57,34 @@ def play_pending(
         is_stop_wanted: Called at every step; True stops, and the current network stays pending.
     """
     queue = EvaluationQueue(run_dir)
-    for path in queue.pending():
+    if not (pending := queue.pending()):
+        return
+    role = role_of(run_dir, env)
+    if role is not None and not role.is_ready:
+        return
+    for path in pending:
         is_filmed = film_every is not None and len(queue.records()) % film_every == 0
         try:
             snapshot = read_snapshot(run_dir, path)._replace(env=env)
             video = _writable(queue.video_path(snapshot.agent_steps)) if is_filmed else None
             with one_thread():
-                result = evaluate_snapshot(
-                    snapshot, episodes=episodes, seed=seed, video=video, is_stop_wanted=is_stop_wanted
-                ).to_dict()
+                evaluate = partial(evaluate_snapshot, snapshot)
+                if role is not None:
+                    lineup = lineup_of_run(role.run_dir, seed=seed, own={role.policy: path})
+                    evaluate = partial(evaluate_in_role, lineup, role.policy, env)
+                result = evaluate(episodes=episodes, seed=seed, video=video, is_stop_wanted=is_stop_wanted).to_dict()
                 best_by = float(result["mean_return"])
                 if result["tasks"]:
                     # Returns of different tasks have different sizes; scores are missing where none are known.
                     best_by = float(result["scores"].get("mean_capped", best_by))
                 if opponents:
                     points = points_against(
-                        snapshot, opponents, matches=episodes, seed=seed, is_stop_wanted=is_stop_wanted
+                        snapshot,
+                        opponents,
+                        matches=episodes,
+                        seed=seed,
+                        is_stop_wanted=is_stop_wanted,
+                        seats=None if role is None else role.seats,
                     )
                     result["against"] = points
                     best_by = sum(points.values()) / len(points)

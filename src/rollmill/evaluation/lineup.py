@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,6 +100,7 @@ def lineup_of_run(
     seed: int = 0,
     deterministic: bool | None = None,
     trust: bool = False,
+    own: Mapping[str, str | Path] | None = None,
 ) -> Lineup:
     """Let the policies of a run play the agents that they play in training.
 
@@ -113,6 +114,7 @@ def lineup_of_run(
         seed: Keys the sampling of actions.
         deterministic: As in ``Agent.act``.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
+        own: Policy -> a checkpoint of its own, instead of ``checkpoint``.
 
     Raises:
         NoRunError: There is no such run, policy or checkpoint, or a checkpoint file for several policies.
@@ -122,21 +124,22 @@ def lineup_of_run(
         folder = folder_of_policy(run_dir, policy)
         agent = _load(folder, checkpoint, device, seed, trust=trust)
         return lineup_of_agent(agent, deterministic=deterministic)
-    population, own = read_population(run_dir)
+    population, settings = read_population(run_dir)
     folders = population.folders(Path(run_dir))
+    own = own or {}
     if len(folders) > 1 and checkpoint not in ("latest", "best"):
         raise NoRunError(
             f"checkpoint {checkpoint} is that of one policy, but {run_dir} has several: name it (--policy)"
         )
     agents = [
-        _load(folder, checkpoint, device, int_seed(seed, "policy", index), trust=trust)
-        for index, folder in enumerate(folders)
+        _load(folder, own.get(name, checkpoint), device, int_seed(seed, "policy", index), trust=trust)
+        for index, (name, folder) in enumerate(zip(population.names, folders, strict=True))
     ]
     snapshot = agents[0].snapshot
     for module in snapshot.env.imports:  # They may register guests.
         import_user_code(module)
     spec = probe(snapshot.env, group_size=snapshot.group_size)
-    seats = players_of_agents(population, own, spec.agents)
+    seats = players_of_agents(population, settings, spec.agents)
     players: list[Player] = [
         AgentPlayer(name, agent, deterministic=deterministic)
         for name, agent in zip(population.names, agents, strict=True)

@@ -156,6 +156,7 @@ def points_against(
     seed: int = 0,
     is_stop_wanted: Callable[[], bool] = lambda: False,
     trust: bool = False,
+    seats: Sequence[int] | None = None,
 ) -> dict[str, float]:
     """Let a network meet opponents in every seat.
 
@@ -166,6 +167,7 @@ def points_against(
         seed: Keys the environments and the sampling of actions.
         is_stop_wanted: Called at every step; True interrupts the matches.
         trust: As in :func:`tournament`.
+        seats: The only seats of the network, by the index of the agent; None for all.
 
     Returns:
         Opponent -> the network's share of the points: 1 for a win, 1/2 for a draw.
@@ -184,7 +186,7 @@ def points_against(
         if found is not None:
             _check_units(opponent, found, box)
         player = hall.player(opponent, found, int_seed(seed, "opponent", index))
-        scores = hall.meet(own, player, matches)
+        scores = hall.meet(own, player, matches, seats)
         points[opponent] = sum(score.share for score in scores) / len(scores)
     return points
 
@@ -270,16 +272,24 @@ class _Hall:
         finally:
             group.close()
 
-    def meet(self, one: Player, other: Player, matches: int) -> list[Score]:
-        """Let two players meet; returns the score of ``one`` in each seat, the other one having all others."""
-        seats = len(self._spec.agents)
+    def meet(self, one: Player, other: Player, matches: int, seats: Sequence[int] | None = None) -> list[Score]:
+        """Let two players meet; returns the score of ``one`` in each seat, the other one having all others.
+
+        Args:
+            one: A player.
+            other: Another one.
+            matches: Matches in each seat.
+            seats: The only seats of ``one``; None for all.
+        """
+        agents = len(self._spec.agents)
+        seats = range(agents) if seats is None else seats
         # Row by row of this table: a game, whose row says how many matches are played with `one` in which seat.
-        quota = quotas(matches, games_for_each_seat(self._config.name, seats))
-        games = [(seat, count) for count in quota for seat in range(seats)]
+        quota = quotas(matches, games_for_each_seat(self._config.name, agents))
+        games = [(seat, count) for count in quota for seat in seats]
         self._meetings += 1
         seeds = [int_seed(self._seed, f"meeting {self._meetings}", game) for game in range(len(games))]
         group = make_group(self._config, len(games), seeds, box=self._box, agents=self._spec.agents)
-        scores = [Score(0, 0, 0)] * seats
+        scores = dict.fromkeys(seats, Score(0, 0, 0))
         try:
             for seat, returns in self._returns(group, one, other, games):
                 mean = np.delete(returns, seat).mean()
@@ -287,7 +297,7 @@ class _Hall:
                 scores[seat] = scores[seat].plus(result)
         finally:
             group.close()
-        return scores
+        return list(scores.values())
 
     def film(self, one: Player, other: Player, path: Path) -> bool:
         """Film a match with ``one`` in the first seat; False, with a warning, if that fails."""
