@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils import EzPickle
+from gymnasium.vector import SyncVectorEnv
 
 from rollmill import register_env
 from rollmill.envs.config import EnvConfig
@@ -149,6 +151,38 @@ def test_simulators_cannot_be_saved(name: str) -> None:
     group = make_group(config, 2, [1, 2])
     group.reset(own_views(probe(config), 2)[0])
     assert group.snapshot() is None
+    group.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mpe/simple_spread_v3", "pettingzoo/classic/connect_four_v3"],
+)
+def test_games_pickled_by_arguments_are_not_saved(name: str) -> None:
+    config = EnvConfig(name=name)
+    spec = probe(config)
+    group = make_group(config, 1, [1], agents=spec.agents)
+    group.reset(own_views(spec, group.num_rows)[0])
+    assert group.snapshot() is None
+    group.close()
+
+
+def hopper_vector(num_envs: int) -> SyncVectorEnv:
+    return SyncVectorEnv([partial(gymnasium.make, "Hopper-v5")] * num_envs)
+
+
+def walk_vector(num_envs: int) -> SyncVectorEnv:
+    return SyncVectorEnv([Walk] * num_envs)
+
+
+@pytest.mark.parametrize(("made", "is_saved"), [(walk_vector, True), (hopper_vector, False)])
+def test_vectors_of_environments_pickled_by_arguments_are_not_saved(made: Any, is_saved: bool) -> None:
+    name = f"test/{made.__name__}"
+    register_env(name, made, vector=True)
+    config = EnvConfig(name=name)
+    group = make_group(config, 2, [1, 2])
+    group.reset(own_views(probe(config), 2)[0])
+    assert (group.snapshot() is not None) == is_saved
     group.close()
 
 

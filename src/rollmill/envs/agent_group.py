@@ -17,7 +17,7 @@ from rollmill.envs.failures import RestartBudget
 from rollmill.envs.info_metrics import METRICS, InfoMetrics
 from rollmill.envs.row_info import RowInfo
 from rollmill.envs.shared_spaces import SharedSpaces, mask_in
-from rollmill.envs.snapshots import is_pickled_by_arguments, restore_state, save_state
+from rollmill.envs.snapshots import restore_state, save_state
 from rollmill.envs.spaces import ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
@@ -215,8 +215,6 @@ class AgentGroup:
 
     def snapshot(self) -> bytes | None:
         """Pickle the environments and the state of their episodes; see ``SavableGroup.snapshot``."""
-        if any(is_pickled_by_arguments(game.env) for game in self._games):
-            return None
         return save_state(self, _STATE)
 
     def restore(self, snapshot: bytes) -> None:

@@ -15,7 +15,7 @@ from rollmill.envs.errors import RollmillEnvError, failures
 from rollmill.envs.failures import RestartBudget
 from rollmill.envs.info_metrics import METRICS, InfoMetrics
 from rollmill.envs.row_info import RowInfo
-from rollmill.envs.snapshots import is_pickled_by_arguments, restore_state, save_state
+from rollmill.envs.snapshots import restore_state, save_state
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
@@ -228,7 +228,7 @@ class PythonGroup:
 
     def snapshot(self) -> bytes | None:
         """Pickle the environments and the state of their episodes; see ``SavableGroup.snapshot``."""
-        return None if any(map(is_pickled_by_arguments, self._envs)) else save_state(self, _STATE)
+        return save_state(self, _STATE)
 
     def restore(self, snapshot: bytes) -> None:
         """Restore a snapshot; see ``SavableGroup.restore``."""

@@ -9,31 +9,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from gymnasium.utils import EzPickle
+
 from rollmill.envs.errors import UnreadableSnapshot, failures
 
 _MAINS = ("__main__", "__mp_main__")
 
 
-def is_pickled_by_arguments(env: Any) -> bool:
-    """Whether pickling an environment keeps only its constructor's arguments: Gymnasium's ``EzPickle`` (MuJoCo, ...).
-
-    Subclasses that define ``__getstate__`` are excluded.
-    """
-    from gymnasium import Wrapper
-    from gymnasium.utils import EzPickle
-
-    while isinstance(env, Wrapper) and not isinstance(env, EzPickle):
-        env = env.env
-    return isinstance(env, EzPickle) and type(env).__getstate__ is EzPickle.__getstate__
-
-
 def save_state(group: object, attributes: Sequence[str]) -> bytes | None:
-    """Pickle attributes of a group; None if one of them cannot be pickled."""
+    """Pickle attributes of a group; None if one of them cannot be pickled, or holds an object pickled by arguments."""
+    state = io.BytesIO()
     try:
-        state = pickle.dumps({name: getattr(group, name) for name in attributes}, protocol=pickle.HIGHEST_PROTOCOL)
+        _Pickler(state, pickle.HIGHEST_PROTOCOL).dump({name: getattr(group, name) for name in attributes})
     except failures():  # Any error of a simulator's objects.
         return None
-    return pickle.dumps((getattr(sys.modules["__main__"], "__file__", None), state))
+    return pickle.dumps((getattr(sys.modules["__main__"], "__file__", None), state.getvalue()))
 
 
 def restore_state(group: object, attributes: Sequence[str], snapshot: bytes) -> None:
@@ -54,6 +44,17 @@ def restore_state(group: object, attributes: Sequence[str], snapshot: bytes) -> 
         ) from error
     for name, value in zip(attributes, values, strict=True):
         setattr(group, name, value)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickler that refuses objects of which only the constructor's arguments are pickled, at any depth."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Raise for Gymnasium's ``EzPickle`` (MuJoCo, PettingZoo, ...), unless a subclass defines its own state."""
+        kind = type(obj)
+        if issubclass(kind, EzPickle) and kind.__getstate__ is EzPickle.__getstate__:
+            raise pickle.PicklingError(f"only the arguments of {kind.__name__} are pickled, not its state")
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):
