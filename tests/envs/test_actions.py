@@ -147,3 +147,12 @@ def test_encoding_is_the_inverse_of_decoding(box: Any) -> None:
     decoded = codec.decode_batch(*codec.encode_batch(batch, 20))
     for key, values in batch.items():
         np.testing.assert_allclose(decoded[key], values, atol=1e-4)
+
+
+@pytest.mark.parametrize("box", ["tanh", "scale"])
+def test_a_number_with_equal_bounds_is_stored_as_0(box):
+    space = spaces.Box(np.array([-1.0, 3.0], np.float32), np.array([1.0, 3.0], np.float32))
+    codec = ActionCodec(action_spec(space), box)
+    _, stored = codec.encode_batch(np.array([[0.0, 3.0], [0.5, 3.0]], np.float32), 2)
+    np.testing.assert_array_equal(stored[:, 1], [0.0, 0.0])
+    np.testing.assert_allclose(codec.decode_batch(None, stored), [[0.0, 3.0], [0.5, 3.0]], atol=1e-6)

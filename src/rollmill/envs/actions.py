@@ -86,7 +86,10 @@ class Numbers:
         assert continuous is not None
         value = np.asarray(action, self.low.dtype).reshape(len(continuous), -1)
         if self.half_range is not None:
-            value = (value - self.low) / self.half_range - 1.0
+            # Where both bounds are equal, every stored number becomes the same action: store 0, the middle of [-1, 1].
+            is_fixed = self.half_range == 0.0
+            value = (value - self.low) / np.where(is_fixed, 1.0, self.half_range) - 1.0
+            value[:, is_fixed] = 0.0
         if self.squash:
             value = np.arctanh(np.clip(value, -MOST_SQUASHED, MOST_SQUASHED))
         continuous[:, self.columns] = value
