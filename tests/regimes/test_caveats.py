@@ -39,7 +39,10 @@ def test_a_float_picture_that_is_not_scaled_is_named(item: ArraySpec, is_named: 
 def test_an_environment_that_does_not_repeat_is_named_in_lockstep_alone() -> None:
     spec = spec_of(ArraySpec(shape=(4,), dtype="float32"), repeats=False)
     (line,) = caveats_of(rollmill.make_config("gym/CartPole-v1", {"regime": "lockstep"}), spec)
-    assert "does not repeat" in line
+    assert line == (
+        "mine does not repeat: two episodes with the same seed and the same actions show different things. This run "
+        "will not be reproducible. Draw all randomness from the generator of reset(seed=...), one for each environment."
+    )
     assert caveats_of(rollmill.make_config("gym/CartPole-v1", {}), spec) == []
 
 

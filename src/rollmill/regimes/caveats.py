@@ -40,9 +40,9 @@ def _unrepeatable(config: Config, spec: EnvSpec) -> list[str]:
     if not config.in_lockstep or spec.repeats is not False:
         return []
     return [
-        f"{spec.name} does not repeat: two episodes with the same seed and the same actions "
-        "things. This run will not be reproducible. Draw all randomness from the generator of "
-        "reset(seed=...), one for each environment."
+        f"{spec.name} does not repeat: two episodes with the same seed and the same actions show different things. "
+        "This run will not be reproducible. Draw all randomness from the generator of reset(seed=...), one for each "
+        "environment."
     ]
 
 
