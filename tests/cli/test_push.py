@@ -29,5 +29,7 @@ def test_it_publishes_an_agent_and_tells_where(
         server.refuses = True
         assert main(["push", str(run.dir), "me/agent", "--episodes", "2", "--no-video"]) == 1
         assert "Log in" in capsys.readouterr().err
+    assert main(["push", str(run.dir), "me/agent", "--device", "cuda:99"]) == 2
+    assert "cuda:99" in capsys.readouterr().err
     assert main(["push", str(run.dir), "no name"]) == 1
     assert "give USER/NAME" in capsys.readouterr().err

@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
             episodes=arguments.episodes,
             seed=arguments.seed,
             deterministic=deterministic(arguments),
+            device=arguments.device,
             video=not arguments.no_video,
             private=arguments.private,
             trust=arguments.trust,

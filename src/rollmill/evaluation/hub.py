@@ -124,6 +124,7 @@ def push(
     episodes: int = 100,
     seed: int = 0,
     deterministic: bool | None = None,
+    device: str = "cpu",
     video: bool = True,
     private: bool = False,
     trust: bool = False,
@@ -140,6 +141,7 @@ def push(
         episodes: Of the evaluation that the card tells.
         seed: Keys the evaluation.
         deterministic: As in ``Agent.act``.
+        device: Device of the network in the evaluation and the video.
         video: Whether to film an episode.
         private: Whether a new repository is visible to its owner alone.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
@@ -149,6 +151,7 @@ def push(
         MissingExtra: huggingface_hub is not installed.
         NoRunError: There is no such run or checkpoint.
         UntrustedError: The directory names such code, without ``trust``.
+        DeviceError: This machine has no such device.
     """
     library = _library()
     check_name(name)
@@ -161,6 +164,7 @@ def push(
             episodes=episodes,
             seed=seed,
             deterministic=deterministic,
+            device=device,
             checkpoint=snapshot.checkpoint,
             video=folder / _VIDEO if video else None,
             trust=trust,
