@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -188,3 +190,24 @@ def test_a_past_self_does_not_replace_the_only_policy_that_learns(hall: Hall) ->
     maker._past_selves.replace(ids, np.arange(3), np.ones(3, np.int64), group=0, iteration=0, step=0)
     assert ids[:2].tolist() == [[0, guest], [guest, 0]]
     assert (ids[2] == 0).sum() == 1
+
+
+@pytest.mark.parametrize("resets_first", [True, False], ids=["from a reset", "after random steps"])
+def test_episodes_of_one_agent_are_counted_from_1(hall: Hall, resets_first: bool) -> None:
+    told: list[int] = []
+
+    def rule(agent: int, env: int, episode: int) -> int:
+        told.append(episode)
+        return 0
+
+    assignment = Assignment([(0,)], is_random=False, num_envs=6, seed=0, rule=rule)
+    topology = replace(hall.topology, agents_per_env=1, group_rows=ENVS * AGENTS)
+    store = SimpleNamespace(topology=topology, arrays=hall.store.arrays)
+    group = HostedGroup(index=0, slot=0, environments=object())
+    maker = Matchmaker(store, assignment=assignment, past_selves=None, first_env=0)
+    hall.store.arrays["reset"][0] = False
+    hall.store.arrays["reset"][0, 0] = resets_first
+    hall.store.arrays["reset"][0, 2, 1] = True
+    for step in range(3):
+        maker.write(group, step)
+    assert told == [1] * (ENVS * AGENTS) + [2]

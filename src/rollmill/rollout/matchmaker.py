@@ -225,7 +225,9 @@ class Matchmaker:
         begun: NDArray[np.int64] | None = getattr(group.environments, "episodes", None)
         if begun is not None:
             return begun
+        if group.index not in self._playing:
+            # An environment that made random steps first is within an episode and does not reset here.
+            return np.ones(self._envs_per_group, np.int64)
         # Environments with one agent: a row that resets has begun one more.
-        _, before = self._playing.get(group.index, (None, np.zeros(self._envs_per_group, np.int64)))
-        begun = before + self._reset[group.slot, step]
+        begun = self._playing[group.index][1] + self._reset[group.slot, step]
         return begun  # noqa: RET504  # its type is declared
