@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 import rollmill
+from rollmill.cli.program import main
 from rollmill.envs.errors import UnknownEnvironment
+from rollmill.evaluation import episode_length
 from rollmill.evaluation.demonstrations import DemonstrationError, read_dataset, record
+from rollmill.evaluation.episode_length import EndlessEpisodeError
 from rollmill.runtime.seeds import int_seed
 
 pytest.importorskip("minari")
@@ -100,3 +103,25 @@ def test_an_environment_may_write_into_the_same_array_again(tmp_path: Path, monk
     record(run.dir, "reusing/test-v0", episodes=1)
     (episode,) = read_dataset("reusing/test-v0").iterate_episodes()
     assert episode.observations[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+class Endless(Reusing):
+    """Does not end."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.shown, 1.0, False, False, {}
+
+
+def test_episodes_that_do_not_end_are_given_up_or_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    run = rollmill.train(Endless, run_dir=tmp_path / "run", quiet=True, **SMALL)
+    monkeypatch.setattr(episode_length, "_WARNED_OF_LENGTH", 20)
+    monkeypatch.setattr(episode_length, "_TAKEN_FOR_ENDLESS", 30)
+    with (
+        pytest.warns(UserWarning, match=r"has not ended after 20 .*--max-episode"),
+        pytest.raises(EndlessEpisodeError, match=r"has not ended after 30 steps, with 0 of 2 episodes .*--max-episode"),
+    ):
+        record(run.dir, "endless/test-v0", episodes=2)
+    assert record(run.dir, "endless/test-v0", episodes=2, max_episode_steps=40).steps == 80
+    assert main(["record", str(run.dir), "endless/cli-v0", "--episodes", "2", "--max-episode-steps", "7"]) == 0
+    assert read_dataset("endless/cli-v0").total_steps == 14

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-import rollmill.evaluation.evaluate
 from rollmill.envs.errors import EnvironmentFailure
+from rollmill.evaluation import episode_length
 from rollmill.evaluation.agent import load
-from rollmill.evaluation.evaluate import EndlessEpisodeError, evaluate, evaluate_snapshot, quotas
+from rollmill.evaluation.episode_length import EndlessEpisodeError
+from rollmill.evaluation.evaluate import evaluate, evaluate_snapshot, quotas
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.video import VideoError
 from rollmill.evaluation.watch import watch
@@ -41,10 +42,10 @@ def test_quotas_refuse_nothing_to_do(episodes: int, num_envs: int) -> None:
 
 def test_episodes_that_do_not_end_are_given_up_or_cut(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = make_run("test/endless")
-    monkeypatch.setattr(rollmill.evaluation.evaluate, "_TAKEN_FOR_ENDLESS", 500)
+    monkeypatch.setattr(episode_length, "_TAKEN_FOR_ENDLESS", 500)
     with pytest.raises(EndlessEpisodeError, match=r"'test/endless' has not ended after 500 .* 2 of 5 .*--max-episode"):
         evaluate(run_dir, episodes=5, num_envs=2)
-    monkeypatch.setattr(rollmill.evaluation.evaluate, "_WARNED_OF_LENGTH", 300)
+    monkeypatch.setattr(episode_length, "_WARNED_OF_LENGTH", 300)
     with (
         pytest.warns(UserWarning, match=r"has not ended after 300 .*--max-episode"),
         pytest.raises(EndlessEpisodeError),

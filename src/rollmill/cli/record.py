@@ -27,6 +27,9 @@ def make_command() -> Command:
     command.add_run_dir()
     command.parser.add_argument("dataset", metavar="DATASET", help="name of the new dataset: NAMESPACE/NAME-v0")
     command.option("--episodes", "number of episodes (default 100)", kind=count, default=100, metavar="N")
+    command.option(
+        "--max-episode-steps", "time limit in agent steps (default: the run's)", kind=count, default=None, metavar="N"
+    )
     command.option("--seed", "seed of the episodes (default 0)", kind=natural, default=0, metavar="S")
     command.add_json()
     add_playing(command)
@@ -53,6 +56,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
             trust=arguments.trust,
             policy=arguments.policy,
             task=arguments.task,
+            max_episode_steps=arguments.max_episode_steps,
             progress=lambda done, last: show(done, arguments.episodes),
         )
     mean = float(found.returns.mean())

@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from rollmill.envs.errors import MissingExtra
 from rollmill.envs.factory import make_env
 from rollmill.envs.spaces import ACTION_MASK
 from rollmill.evaluation.agent import Agent, load
+from rollmill.evaluation.episode_length import check_length
 from rollmill.evaluation.snapshot import folder_of_policy, require_trusted
 from rollmill.evaluation.tasks import task_index
 from rollmill.extras import install_command
@@ -93,6 +95,7 @@ def record(
     trust: bool = False,
     policy: str | None = None,
     task: str | None = None,
+    max_episode_steps: int | None = None,
     progress: Callable[[int, float], None] = lambda done, last: None,
 ) -> Recording:
     """Let a run's agent play, and write its episodes as a Minari dataset.
@@ -108,6 +111,7 @@ def record(
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
         policy: In a run with several policies, the one that plays.
         task: In a run that learns several tasks, the one to play.
+        max_episode_steps: Time limit in agent steps, instead of the run's.
         progress: Called after each episode with the number of those recorded, and the return of the last.
 
     Raises:
@@ -116,6 +120,7 @@ def record(
         NoRunError: There is no such run or checkpoint.
         UntrustedError: The directory names such code, without ``trust``.
         UnknownEnvironment: The environment exists only as a native vector environment.
+        EndlessEpisodeError: An episode without a time limit did not end.
     """
     library = minari()
     from minari.dataset.minari_dataset import parse_dataset_id
@@ -141,11 +146,14 @@ def record(
         if task is None:
             raise DemonstrationError(f"{run_dir} has learned {', '.join(env.tasks)}: name one of them (task=NAME)")
         env = env.of_task(task_index(env, task))
+    if max_episode_steps is not None:
+        env = replace(env, max_episode_steps=max_episode_steps)
     played = make_env(env)
     try:
         if is_multi_agent(played):
             raise DemonstrationError(f"{env.name} has several agents: a dataset holds the episodes of one")
-        buffers = list(_play(agent, played, episodes, seed, deterministic, progress))
+        unlimited = env.name if env.max_episode_steps is None else None
+        buffers = list(_play(agent, played, episodes, seed, deterministic, progress, unlimited))
         with warnings.catch_warnings():
             # About what the dataset does not name: an environment for evaluations, an author, code.
             warnings.simplefilter("ignore", UserWarning)
@@ -172,8 +180,19 @@ def _play(
     seed: int,
     deterministic: bool | None,
     progress: Callable[[int, float], None],
+    unlimited: str | None,
 ) -> Iterator[Any]:
-    """Play the episodes; yields Minari's buffer of each."""
+    """Play the episodes; yields Minari's buffer of each.
+
+    Args:
+        agent: Who plays.
+        env: The environment.
+        episodes: As in :func:`record`.
+        seed: As in :func:`record`.
+        deterministic: As in :func:`record`.
+        progress: As in :func:`record`.
+        unlimited: The environment's name, for messages, if no time limit is configured.
+    """
     from minari.data_collector import EpisodeBuffer
 
     for episode in range(episodes):
@@ -191,6 +210,8 @@ def _play(
             actions.append(copy.deepcopy(action))
             rewards.append(float(reward))
             ends.append((bool(terminated), bool(truncated)))
+            if unlimited is not None and not any(ends[-1]):
+                check_length(unlimited, len(ends), played=episode, episodes=episodes)
         progress(episode + 1, sum(rewards))
         yield EpisodeBuffer(
             id=episode,

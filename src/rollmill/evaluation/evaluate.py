@@ -19,6 +19,7 @@ from rollmill.envs.factory import make_group, rows_of_group
 from rollmill.envs.space_data import SavedSpaces, decode_spaces
 from rollmill.envs.views import AgentRows
 from rollmill.evaluation.agent import Agent
+from rollmill.evaluation.episode_length import check_length
 from rollmill.evaluation.lineup import Lineup, has_roles, lineup_of_agent, lineup_of_run
 from rollmill.evaluation.rows import Absences, play
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
@@ -32,17 +33,9 @@ from rollmill.scores import human_normalised, mean_capped, median
 from rollmill.settings.value_checks import check_integer
 from rollmill.specs import EnvSpec
 
-# Seven times the longest episode of Atari.
-_TAKEN_FOR_ENDLESS = 200_000
-_WARNED_OF_LENGTH = 20_000
-
 
 class EvaluationInterruptedError(RuntimeError):
     """An evaluation was stopped before it was complete."""
-
-
-class EndlessEpisodeError(RuntimeError):
-    """An episode without a time limit did not end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,15 +373,8 @@ def _evaluate_task(
             outcome = next(steps)
             going_on += 1
             going_on[outcome.episode_length > 0] = 0
-            if env.max_episode_steps is None and going_on.max() in (_WARNED_OF_LENGTH, _TAKEN_FOR_ENDLESS):
-                endless = (
-                    f"an episode of {of_task.name!r} has not ended after {going_on.max():,} steps, with "
-                    f"{episodes - missing} of {episodes} episodes played: give a time limit (--max-episode-steps, "
-                    "max_episode_steps), or train with --env.max-episode-steps"
-                )
-                if going_on.max() == _TAKEN_FOR_ENDLESS:
-                    raise EndlessEpisodeError(endless)
-                warnings.warn(endless, stacklevel=2)
+            if env.max_episode_steps is None:
+                check_length(of_task.name, int(going_on.max()), played=episodes - missing, episodes=episodes)
             for row in np.flatnonzero(outcome.episode_length):
                 if len(returns[row]) < due[row]:
                     returns[row].append(float(outcome.episode_return[row]))
