@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -125,3 +125,42 @@ def test_episodes_that_do_not_end_are_given_up_or_cut(tmp_path: Path, monkeypatc
     assert record(run.dir, "endless/test-v0", episodes=2, max_episode_steps=40).steps == 80
     assert main(["record", str(run.dir), "endless/cli-v0", "--episodes", "2", "--max-episode-steps", "7"]) == 0
     assert read_dataset("endless/cli-v0").total_steps == 14
+
+
+class Match:
+    """A match of two agents with PettingZoo's parallel interface."""
+
+    possible_agents = ("ann", "bob")
+    metadata: ClassVar[dict[str, Any]] = {}
+    render_mode = None
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> gymnasium.spaces.Space[Any]:
+        return Reusing.observation_space
+
+    def action_space(self, agent: str) -> gymnasium.spaces.Space[Any]:
+        return Reusing.action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.agents = list(self.possible_agents)
+        return self._shown(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        no = dict.fromkeys(self.agents, False)
+        return self._shown(), dict.fromkeys(self.agents, 0.0), no, no, {agent: {} for agent in self.agents}
+
+    def close(self) -> None:
+        pass
+
+    def _shown(self) -> dict[str, Any]:
+        return {agent: np.zeros(1, np.float32) for agent in self.agents}
+
+
+@pytest.mark.parametrize("limit", [{}, {"env.max_episode_steps": 9}], ids=["without a limit", "with a limit"])
+def test_a_match_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    run = rollmill.train(Match, run_dir=tmp_path / "run", quiet=True, **SMALL, **limit)
+    with pytest.raises(DemonstrationError, match="has several agents"):
+        record(run.dir, "match/test-v0", episodes=1)

@@ -197,7 +197,9 @@ def rows_of_group(config: EnvConfig, wanted: int, group_size: int | None) -> int
 
 
 def make_env(config: EnvConfig) -> Any:
-    """Build one Python environment (``gymnasium.Env``), to be stepped by the caller.
+    """Build one Python environment, to be stepped by the caller: a ``gymnasium.Env``, or one with several agents.
+
+    The latter gets no time limit, which its group enforces.
 
     Raises:
         UnknownEnvironment: No such name, or it exists only as a vector environment.
@@ -207,7 +209,7 @@ def make_env(config: EnvConfig) -> Any:
     if maker.env is None:
         raise UnknownEnvironment(f"{config.name!r} has only a native vector environment: use one in Python here")
     env = maker.env()
-    if maker.time_limit is None or maker.bare_env is not None:
+    if maker.time_limit is None or maker.bare_env is not None or is_multi_agent(env):
         return env
     return gymnasium.wrappers.TimeLimit(env, maker.time_limit)
 

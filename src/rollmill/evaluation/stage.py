@@ -186,12 +186,12 @@ def open_stage(
 
     def build() -> Any:
         try:
-            built.append(_make(rendering, has_agents=bool(agents)))
+            built.append(make_env(rendering))
         except RollmillEnvError:
             raise
         except Exception:
             # A user's environment may lack the argument or the mode. Any other error is raised again.
-            built.append(_make(replace(config, vector=False), has_agents=bool(agents)))
+            built.append(make_env(replace(config, vector=False)))
         _prepare_mujoco(built[-1])
         return built[-1]
 
@@ -225,15 +225,6 @@ def open_stage(
         return _observed_picture(view) if rendered is None else rendered
 
     return Stage(group, picture, fps)
-
-
-def _make(config: EnvConfig, *, has_agents: bool) -> Any:
-    """Build an environment with its time limit, which for several agents the group enforces."""
-    if not has_agents:
-        return make_env(config)
-    maker = resolve_maker(config)
-    assert maker.env is not None
-    return maker.env()
 
 
 def _vector_stage(
