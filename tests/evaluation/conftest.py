@@ -163,7 +163,41 @@ class Remembers(Lengths):
         return observation, info
 
 
+class Cell(gym.Env[Any, Any]):
+    """Shows the number of a cell as an array of one element, and asserts that actions are numbers."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - as Gymnasium declares it
+    observation_space = spaces.Discrete(4)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.array([0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert np.ndim(action) == 0
+        self.steps += 1
+        return np.array([self.steps]), 1.0, self.steps == 3, False, {}
+
+
+class CellAndView(Cell):
+    """Also shows a view; the cell is the first entry."""
+
+    observation_space = spaces.Dict({"cell": spaces.Discrete(4), "view": spaces.Box(-1, 1, (3,), np.float32)})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        cell, info = super().reset(seed=seed)
+        return {"cell": cell, "view": np.zeros(3, np.float32)}, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        cell, *others = super().step(action)
+        return {"cell": cell, "view": np.zeros(3, np.float32)}, *others
+
+
 REGISTERED = {
+    "test/cell_and_view": CellAndView,
+    "test/cell": Cell,
     "test/lengths": Lengths,
     "test/endless": Endless,
     "test/mixed": Mixed,

@@ -167,6 +167,29 @@ def test_dict_observations_masks_and_tuples_of_actions(make_run: MakeRun) -> Non
     assert continuous.shape == (2, 2)
 
 
+def test_a_number_and_an_array_of_one_element_are_equivalent(make_run: MakeRun) -> None:
+    agent = load(make_run("test/lengths"))  # whose space has the shape (1,)
+    for one in (0.5, [0.5], np.array(0.5), np.array([0.5], np.float32)):
+        assert np.shape(agent.act(one)) == np.shape(agent.act(one, is_batch=False)) == ()
+    assert agent.act(np.array([[0.5]])).shape == (1,)
+    assert agent.act(np.array([0.5, 0.25]), is_batch=True).shape == (2,)
+    agent = load(make_run("test/cell"))  # whose space has the shape ()
+    assert np.shape(agent.act(2)) == np.shape(agent.act(np.array([2]), is_batch=False)) == ()
+    assert agent.act(np.array([2])).shape == (1,)
+    with pytest.raises(AgentError, match="does not fit"):
+        agent.act(np.array([2, 1]), is_batch=False)
+    with pytest.raises(AgentError, match="does not fit"):
+        agent.act(2, is_batch=True)
+
+
+def test_arrays_of_one_element_in_a_dict_are_no_batch(make_run: MakeRun) -> None:
+    agent = load(make_run("test/cell_and_view"))
+    one = {"cell": np.array([2]), "view": np.zeros(3, np.float32)}
+    assert np.shape(agent.act(one)) == np.shape(agent.act(one | {"cell": 2})) == ()
+    batch = {"cell": np.array([[2], [1]]), "view": np.zeros((2, 3), np.float32)}
+    assert agent.act(batch).shape == agent.act(batch | {"cell": np.array([2, 1])}).shape == (2,)
+
+
 def test_a_mask_may_be_given_beside_the_observation(make_run: MakeRun) -> None:
     agent = load(make_run(CARTPOLE))
     batch = observations(40)

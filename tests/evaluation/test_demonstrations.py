@@ -164,3 +164,10 @@ def test_a_match_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run = rollmill.train(Match, run_dir=tmp_path / "run", quiet=True, **SMALL, **limit)
     with pytest.raises(DemonstrationError, match="has several agents"):
         record(run.dir, "match/test-v0", episodes=1)
+
+
+def test_an_array_of_one_element_gets_a_single_action(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    run = rollmill.train("test/cell", run_dir=tmp_path / "run", quiet=True, **SMALL)
+    assert record(run.dir, "cell/test-v0", episodes=2).steps == 6
+    assert {episode.actions.shape for episode in read_dataset("cell/test-v0").iterate_episodes()} == {(3,)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,7 +151,14 @@ class Agent:
         """Whether to take the best actions; None leaves the choice to the policy."""
         return not self._policy.is_stochastic if given is None else given
 
-    def act(self, observation: Any, *, deterministic: bool | None = None, action_mask: Any = None) -> Any:
+    def act(
+        self,
+        observation: Any,
+        *,
+        deterministic: bool | None = None,
+        action_mask: Any = None,
+        is_batch: bool | None = None,
+    ) -> Any:
         """Compute an action for one observation, or actions for a batch.
 
         Args:
@@ -162,6 +169,9 @@ class Agent:
                 and does not explore for value-based ones (off-policy algorithms).
             action_mask: Allowed choices, ``[M]`` or ``[B, M]``, head after head; for environments that return it in
                 ``info``. Every head of every row must allow a choice. Required if the agent was trained with masks.
+            is_batch: Whether the observation is a batch. None decides by the number of axes. This is ambiguous only if
+                every array of the space has at most one number: then an array of shape ``[1]`` is a batch of one for a
+                space of shape ``()``, and a single observation for a space of shape ``(1,)``.
 
         Returns:
             The argument of ``env.step``.
@@ -170,7 +180,8 @@ class Agent:
             AgentError: The observation is neither a single one of this environment nor a batch, the mask is missing,
                 has the wrong size or allows nothing, or the number of rows changed without a ``reset``.
         """
-        is_batch = self._is_batch(observation)
+        if is_batch is None:
+            is_batch = self._is_batch(observation)
         try:
             if not is_batch:
                 check_observation(self.observation_space, observation, None, finite=self.snapshot.env.check_finite)
@@ -274,10 +285,13 @@ class Agent:
         )
 
     def _is_batch(self, observation: Any) -> bool:
+        path, shape = self._axes
         try:
-            extra = np.ndim(self._first_array(observation)) - self._axes[1]
+            axes = np.ndim(self._first_array(observation))
+            # A number and an array of one element are equivalent.
+            extra = 0 if shape == (1,) and not axes else axes - len(shape)
         except (KeyError, IndexError, TypeError, ValueError):
-            if self._axes[0]:
+            if path:
                 return False  # The check of the entries reports what is missing.
             extra = -1
         if extra not in (0, 1):
@@ -404,18 +418,28 @@ def _is_network_known(snapshot: Snapshot) -> bool:
     return isinstance(snapshot.algorithm, OffPolicyConfig) or is_known(snapshot.model)
 
 
-def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], int]:
-    """Return the path to an observation's first array and its number of axes."""
+def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], tuple[int, ...]]:
+    """Return the path to the array whose axes tell one observation from a batch, and its shape.
+
+    It is the first array with more than a number, because a number and an array of one element are equivalent.
+    """
+    # The mask, a top-level entry, may be an argument instead.
+    arrays = [(path, shape) for path, shape in _arrays_of(space) if path != (ACTION_MASK,)]
+    return next(((path, shape) for path, shape in arrays if shape not in ((), (1,))), arrays[0])
+
+
+def _arrays_of(
+    space: gymnasium.Space[Any], path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], tuple[int, ...]]]:
+    """Yield the path to each array of an observation, and its shape."""
     from gymnasium import spaces
 
-    path: tuple[str | int, ...] = ()
-    while isinstance(space, spaces.Dict | spaces.Tuple):
-        # The mask, a top-level entry, may be an argument instead.
-        names = (name for name in space.spaces if path or name != ACTION_MASK) if isinstance(space, spaces.Dict) else ()
-        key = next(iter(names), 0)
-        path = (*path, key)
-        space = space.spaces[key]  # type: ignore[index]
-    return path, len(space.shape or ())
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, part in parts:
+            yield from _arrays_of(part, (*path, key))
+    else:
+        yield path, space.shape or ()
 
 
 def _add_axis(space: gymnasium.Space[Any], observation: Any) -> Any:

@@ -204,7 +204,7 @@ def _play(
         ends: list[tuple[bool, bool]] = []
         while not ends or not any(ends[-1]):
             mask = None if isinstance(observation, dict) and ACTION_MASK in observation else info.get(ACTION_MASK)
-            action = agent.act(observation, deterministic=deterministic, action_mask=mask)
+            action = agent.act(observation, deterministic=deterministic, action_mask=mask, is_batch=False)
             observation, reward, terminated, truncated, info = env.step(action)
             observations.append(copy.deepcopy(observation))
             actions.append(copy.deepcopy(action))
