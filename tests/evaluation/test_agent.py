@@ -336,9 +336,9 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(make_run: MakeRun) -> N
 
 
 def test_where_there_is_no_run(tmp_path: Path, make_run: MakeRun) -> None:
-    with pytest.raises(NoRunError, match=r"no config.json in it"):
+    with pytest.raises(NoRunError, match=r"there is no such directory"):
         folder_of_policy(tmp_path / "nothing", "red")
-    with pytest.raises(NoRunError, match=r"no config.json in it"):
+    with pytest.raises(NoRunError, match=r"there is no such directory"):
         load(tmp_path / "nothing")
     run_dir = make_run(CARTPOLE)
     with pytest.raises(NoRunError, match="there is no checkpoint"):
