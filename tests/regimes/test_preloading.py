@@ -79,6 +79,21 @@ def test_a_run_learns_from_recorded_steps_from_its_beginning(tmp_path: Path) -> 
     assert last["sgd_steps"] == pytest.approx((300 - max(0, 250 - steps)) / 4, abs=2)
 
 
+def test_a_resumed_run_keeps_recorded_and_collected_steps(tmp_path: Path) -> None:
+    settings = {**DQN, "replay.preload": "cartpole/test-v0", "replay.storage": "file"}
+    run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", quiet=True, **settings)
+    before = read_metrics(run.dir)[-1]
+    assert before["replay/size"] > before["agent_steps"]
+    rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=600)
+    log = (run.dir / "run.log").read_text()
+    assert "resumes with the replay" in log
+    assert "is recreated" not in log
+    assert log.count("the replay begins with") == 1
+    after = read_metrics(run.dir)[-1]
+    collected = after["agent_steps"] - before["agent_steps"]
+    assert after["replay/size"] == pytest.approx(before["replay/size"] + collected, abs=8)
+
+
 @pytest.mark.parametrize(
     ("env", "settings", "message"),
     [

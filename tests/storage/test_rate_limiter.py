@@ -247,6 +247,15 @@ def test_steps_that_have_left_the_replay_are_not_held():
     assert session.limiter.inserted == inserted
 
 
+def test_more_steps_that_have_left_than_were_inserted_are_damage():
+    session = Session()
+    collect_and_learn(session.limiter, until=110)
+    session.limiter.forget(-500)  # steps that were preloaded
+    assert damage_of(session.arena) == ""
+    session.limiter.forget(500 + session.limiter.inserted + 1)
+    assert "its counters are" in damage_of(session.arena)
+
+
 def make_all(policies, **changes):
     layout = ArenaLayout()
     add_to_layout(layout, policies)

@@ -110,9 +110,10 @@ def _damage_of(arena: Mapping[str, NDArray[Any]], policy: int) -> str:
     if not (all(map(math.isfinite, limits)) and interval > 0 and min(asked_size, base, min_size) >= 0):
         return f"it was counted by an update interval of {interval} and a minimum size of {asked_size}"
     counters = arena[_counters(policy)][:, 0].tolist()
-    # Batches drawn since `base` are negative while batches from before it are still due.
-    never_negative = [count for field, count in enumerate(counters[:_DRAWN_BEFORE]) if field != _DRAWN]
-    if min(never_negative) < 0 or counters[_DRAWN_BEFORE] < _UNKNOWN:
+    # Batches drawn since `base` are negative while batches from before it are still due. The first step is negative
+    # while preloaded steps, which are not counted as inserted, are in the replay.
+    never_negative = [count for field, count in enumerate(counters[:_DRAWN_BEFORE]) if field not in (_DRAWN, _FIRST)]
+    if min(never_negative) < 0 or counters[_FIRST] > counters[_INSERTED] or counters[_DRAWN_BEFORE] < _UNKNOWN:
         return f"its counters are {counters}"
     return ""
 
