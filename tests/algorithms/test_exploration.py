@@ -48,6 +48,8 @@ def test_epsilon_is_one_until_the_random_steps_are_over() -> None:
     epsilons = epsilon_of(config, explore(steps=100))
     assert isinstance(epsilons, Tensor)
     torch.testing.assert_close(epsilons, ladder(torch.arange(4), 4, 0.4, 7.0))
+    rungs = torch.tensor([0.0, 3.0, 1.5, 0.0])
+    torch.testing.assert_close(epsilon_of(config, explore()._replace(rungs=rungs)), ladder(rungs, 4, 0.4, 7.0))
     assert epsilon_of(DQNConfig(), explore(steps=10**6)) == pytest.approx(0.05)
 
 

@@ -161,6 +161,18 @@ def test_schedules_count_the_steps_of_all_ranks() -> None:
     explore = explorer.explore(requests, torch.zeros(ROWS, dtype=torch.bool), None)
     assert (explore.agent_steps, explore.total_steps, explore.num_rows) == (42, 1000, 2 * GROUPS * ROWS)
     assert explore.rows.tolist() == [8, 9]
+    assert explore.rungs is None
+
+
+def test_rows_may_have_places_of_their_own_on_a_ladder() -> None:
+    store, _, _ = make_worker()
+    rungs = np.arange(GROUPS * ROWS, dtype=np.float32)[::-1].copy()
+    explorer = GeneratorExplorer(store.topology, device=CPU, seed=0, rungs=rungs)
+    requests = Requests(store, np.array([2, 1]))
+    explore = explorer.explore(requests, torch.zeros(2 * ROWS, dtype=torch.bool), None)
+    assert explore.rungs is not None
+    assert explore.rungs.tolist() == [1, 0, 3, 2]
+    assert explore.rows.tolist() == [4, 5, 2, 3]
 
 
 @pytest.mark.parametrize(

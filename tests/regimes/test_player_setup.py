@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import rollmill
-from rollmill.regimes.player_setup import assignment_rule, check_players, is_drawn, players_of
+from rollmill.algorithms.exploration import ladder
+from rollmill.regimes.player_setup import assignment_rule, check_players, is_drawn, ladder_rungs, players_of
 from rollmill.rollout.assignment import ASSIGNMENTS
 from rollmill.settings.config import Config
 from rollmill.settings.value_checks import ConfigError
@@ -69,6 +72,35 @@ def test_the_users_rule_gives_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rule is not None
     assert [rule(agent, 0, 1) for agent in (0, 1)] == [1, 8]
     assert assignment_rule(config_of(), TOGETHER.agents) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "players"),
+    [
+        (ALONE, {}, [0, 0, 0, 1, 1, 1]),
+        (TOGETHER, {"population.assignment": "fixed"}, [0, 1, 1, 0] * 3),
+    ],
+)
+def test_each_of_several_policies_has_the_whole_ladder(
+    spec: EnvSpec, settings: dict[str, Any], players: list[int]
+) -> None:
+    config = config_of("dqn", **{"population.policies": 2, **settings, "num_envs": 6})
+    rungs = ladder_rungs(config, spec)
+    assert rungs is not None
+    epsilons = ladder(torch.from_numpy(rungs), len(rungs), 0.4, 7.0)
+    own = len(rungs) // 2
+    for policy in range(2):
+        of_policy = epsilons[torch.tensor(players) == policy]
+        torch.testing.assert_close(of_policy, ladder(torch.arange(own), own, 0.4, 7.0))
+
+
+def test_the_places_on_the_ladder_are_those_of_the_rows_otherwise() -> None:
+    assert ladder_rungs(config_of("dqn", num_envs=6), ALONE) is None
+    drawn = {"population.policies": 2, "population.assignment": "random"}
+    assert ladder_rungs(config_of("dqn", num_envs=6, **drawn), ALONE) is None
+    single = ladder_rungs(config_of("dqn", num_envs=3, **{"population.policies": 2}), ALONE)
+    assert single is not None
+    np.testing.assert_array_equal(single, np.array([0, 2, 0], np.float32))
 
 
 @pytest.mark.parametrize("given", ["c", 0, ["a"], None])

@@ -29,6 +29,8 @@ class Explore(NamedTuple):
         uniform: float32 ``[N, noise_size]`` in [0, 1): random numbers keyed by row and step; None draws from the
             generator.
         given: Actions to evaluate instead of sampled ones; None samples.
+        rungs: float32 ``[N]``, places of these rows on a ladder of epsilons, from 0 to ``num_rows - 1``; None is
+            ``rows``.
     """
 
     agent_steps: int
@@ -39,6 +41,7 @@ class Explore(NamedTuple):
     generator: torch.Generator
     uniform: Tensor | None = None
     given: Action | None = None
+    rungs: Tensor | None = None
 
 
 class Action(NamedTuple):

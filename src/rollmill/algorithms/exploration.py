@@ -24,7 +24,7 @@ def ladder(rows: Tensor, num_rows: int, epsilon: float, alpha: float) -> Tensor:
     Horgan et al. 2018, https://arxiv.org/abs/1803.00933, section 4.1. A single row gets ``epsilon``.
 
     Args:
-        rows: int64 ``[N]``, i.
+        rows: int64 or float32 ``[N]``, i.
         num_rows: Rows of the run.
         epsilon: Epsilon of row 0, the largest.
         alpha: Determines the last row's epsilon, ``epsilon ** (1 + alpha)``.
@@ -37,7 +37,8 @@ def epsilon_of(config: QLearningConfig, explore: Explore) -> Tensor | float:
     if explore.agent_steps < config.random_steps:
         return 1.0
     if config.epsilon_kind == "ladder":
-        return ladder(explore.rows, explore.num_rows, config.ladder_epsilon, config.ladder_alpha)
+        rows = explore.rows if explore.rungs is None else explore.rungs
+        return ladder(rows, explore.num_rows, config.ladder_epsilon, config.ladder_alpha)
     return scheduled_epsilon(config, explore.agent_steps, explore.total_steps)
 
 

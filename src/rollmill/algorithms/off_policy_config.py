@@ -58,7 +58,8 @@ class QLearningConfig(OffPolicyConfig):
             which needs no clipping of rewards (Pohlen et al. 2018, https://arxiv.org/abs/1805.11593; R2D2).
         epsilon_kind: ``"schedule"`` goes linearly from ``epsilon_start`` to ``epsilon_end``, the same for every row;
             ``"ladder"`` gives each row its own for the whole run (Horgan et al. 2018, Ape-X,
-            https://arxiv.org/abs/1803.00933): ``ladder_epsilon ** (1 + ladder_alpha * i / (N - 1))``.
+            https://arxiv.org/abs/1803.00933): ``ladder_epsilon ** (1 + ladder_alpha * i / (N - 1))``. Several
+            policies with a fixed assignment have the whole ladder each, over their own rows.
         epsilon_start: Probability of a random action at the start.
         epsilon_end: And from the end of the decay on.
         epsilon_fraction: Share of the run's agent steps after which the decay is over.

@@ -33,17 +33,15 @@ class Explorer(Protocol):
         ...
 
 
-class _RowsOfGroups:
-    """Indices of groups' rows in the whole run; row 0 of group 0 is ``first_row``."""
+class _NumbersOfRows:
+    """A number for each row of all groups."""
 
-    def __init__(self, topology: Topology, first_row: int, device: torch.device) -> None:
-        self.count = topology.num_groups * topology.group_rows
+    def __init__(self, numbers: Tensor, topology: Topology, device: torch.device) -> None:
         # A list, because indexing a tensor takes longer than concatenating a few.
-        rows = (first_row + torch.arange(self.count)).to(device).view(-1, topology.group_rows)
-        self._of_group: list[Tensor] = list(rows.unbind())
+        self._of_group: list[Tensor] = list(numbers.to(device).view(topology.num_groups, -1).unbind())
 
     def __call__(self, requests: Requests) -> Tensor:
-        """Return row indices, int64 ``[m]``."""
+        """Return the numbers of the rows that act, ``[m]``."""
         groups = requests.groups
         if len(groups) == 1:
             rows = self._of_group[int(groups[0])]
@@ -51,6 +49,14 @@ class _RowsOfGroups:
             rows = torch.cat([self._of_group[group] for group in groups.tolist()])
         own: Tensor = requests.of_all(rows)
         return own
+
+
+class _RowsOfGroups(_NumbersOfRows):
+    """Indices of groups' rows in the whole run, int64; row 0 of group 0 is ``first_row``."""
+
+    def __init__(self, topology: Topology, first_row: int, device: torch.device) -> None:
+        self.count = topology.num_groups * topology.group_rows
+        super().__init__(first_row + torch.arange(self.count), topology, device)
 
 
 class GeneratorExplorer:
@@ -64,6 +70,7 @@ class GeneratorExplorer:
         agent_steps: Counts this rank's agent steps; on-policy sampling does not use them.
         total_steps: Agent steps of the run, for schedules.
         world_size: Number of ranks, which are assumed to step equally fast.
+        rungs: float32, places of this rank's rows on a ladder of epsilons, where they are not the rows' indices.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class GeneratorExplorer:
         agent_steps: Callable[[], int] = lambda: 0,
         total_steps: int = 0,
         world_size: int = 1,
+        rungs: NDArray[np.float32] | None = None,
     ) -> None:
         self._generator = torch.Generator(device).manual_seed(seed)
         self._rows = _RowsOfGroups(topology, first_row, device)
@@ -83,11 +91,20 @@ class GeneratorExplorer:
         self._total_steps = total_steps
         self._world_size = world_size
         self._num_rows = self._rows.count * world_size
+        self._rungs = None if rungs is None else _NumbersOfRows(torch.from_numpy(rungs), topology, device)
 
     def explore(self, requests: Requests, reset: Tensor, mask: NDArray[np.bool_] | None) -> Explore:
         """See :class:`Explorer`."""
         agent_steps = self._agent_steps() * self._world_size
-        return Explore(agent_steps, self._total_steps, self._rows(requests), self._num_rows, reset, self._generator)
+        return Explore(
+            agent_steps,
+            self._total_steps,
+            self._rows(requests),
+            self._num_rows,
+            reset,
+            self._generator,
+            rungs=None if self._rungs is None else self._rungs(requests),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmill.learning.matchmaking import MATCHMAKING
 from rollmill.rollout.assignment import ASSIGNMENTS, AUTO, FIXED, RANDOM, Assignment
@@ -64,17 +65,47 @@ def check_players(config: Config, spec: EnvSpec) -> None:
 
 def _check_all_play(config: Config, spec: EnvSpec, allowed: Sequence[Sequence[int]]) -> None:
     """Refuse a fixed assignment that gives a policy no agent."""
-    population = config.population
-    if is_drawn(config, spec.agents) or population.assignment not in (AUTO, FIXED):
+    population, of_rows = config.population, _fixed_players(config, spec, allowed)
+    if of_rows is None:
         return
-    divided = Assignment(allowed, is_random=False, num_envs=config.num_envs, seed=0)
-    envs = np.arange(config.num_envs)
-    playing = set(divided.assign(envs, envs, group=0, iteration=0, step=0).ravel().tolist())
+    playing = set(of_rows.tolist())
     if idle := [name for index, name in enumerate(population.names) if index not in playing]:
         raise ConfigError(
             f"population.assignment={population.assignment!r} gives policy {idle[0]!r} no agent in {config.num_envs} "
             "environments (num_envs): use more environments, or population.assignment='random'."
         )
+
+
+def _fixed_players(config: Config, spec: EnvSpec, allowed: Sequence[Sequence[int]]) -> NDArray[np.int16] | None:
+    """Return who plays each row for the whole run; None if the assignment is not fixed."""
+    if is_drawn(config, spec.agents) or config.population.assignment not in (AUTO, FIXED):
+        return None
+    divided = Assignment(allowed, is_random=False, num_envs=config.num_envs, seed=0)
+    envs = np.arange(config.num_envs)
+    return divided.assign(envs, envs, group=0, iteration=0, step=0).ravel()
+
+
+def ladder_rungs(config: Config, spec: EnvSpec) -> NDArray[np.float32] | None:
+    """Return each row's place on a ladder of epsilons, float32 ``[rows]`` from 0 to ``rows - 1``.
+
+    Each policy has the whole ladder: its rows are spread evenly over it, from the first one at 0 to the last one at the
+    end.
+
+    Returns:
+        None if the places are the rows' indices: with one policy, or where policies change from episode to episode.
+    """
+    if len(config.population.names) == 1:
+        return None
+    allowed = players_of_agents(config.population, config.policy, spec.agents)
+    of_rows = _fixed_players(config, spec, allowed)
+    if of_rows is None:
+        return None
+    rungs = np.empty(len(of_rows), np.float32)
+    for player in np.unique(of_rows):
+        own = np.flatnonzero(of_rows == player)
+        # A single row is at 0, the most random one.
+        rungs[own] = np.linspace(0, len(of_rows) - 1, len(own))
+    return rungs
 
 
 def _check_actions(config: Config, spec: EnvSpec) -> None:

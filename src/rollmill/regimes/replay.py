@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollmill.learning.live_numbers import control_block
-from rollmill.regimes.player_setup import matchmaker, players_of
+from rollmill.regimes.player_setup import ladder_rungs, matchmaker, players_of
 from rollmill.regimes.replay_memory import allocate_replay
 from rollmill.regimes.setup import Probed, RunSetup, group_builder, with_delays
 from rollmill.regimes.spreading import spread_groups
@@ -185,6 +185,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
             total_steps=config.total_steps,
             world_size=setup.ranks.world_size,
             first_row=setup.first_group * setup.topology.group_rows,
+            rungs=ladder_rungs(config, setup.probed.spec),
         ),
         states=side.states(),
         seed=seed,
