@@ -41,6 +41,12 @@ GAME = "envpool/ConnectFour-v1"
             {"population.snapshots": 2},
         ),
         (
+            "gym/CartPole-v1",
+            {"population.past": 0.5},
+            "population.past: without effect where there are no past selves; give places",
+            {"population.snapshots": 2},
+        ),
+        (
             GAME,
             {"population.guest_share": 0.5},
             "guest_share: .* no guests; name",
@@ -57,6 +63,14 @@ def test_a_setting_is_refused_until_another_one_gives_it_an_effect(
         make_config(needed["env.tasks"], idle)
     else:
         make_config(preset, {**idle, **needed})
+
+
+@pytest.mark.parametrize("preset", [GAME, "gym/CartPole-v1"])
+def test_a_bank_with_one_place_is_refused(preset: str) -> None:
+    with pytest.raises(ConfigError, match=r"population\.snapshots: .* kept free .* 0 or at least 2 places"):
+        make_config(preset, {"population.snapshots": 1})
+    for places in (0, 2):
+        assert make_config(preset, {"population.snapshots": places}).population.snapshots == places
 
 
 def test_a_preset_may_bring_settings_that_lose_their_effect() -> None:

@@ -57,13 +57,20 @@ _RULES: tuple[_Idle, ...] = (
     ),
     _Idle(
         (
-            *("population.snapshot_every", "population.snapshot_win_rate", "population.keep"),
+            *("population.snapshot_every", "population.snapshot_win_rate", "population.keep", "population.past"),
             "population.matchmaking",
         ),
         lambda config: not config.population.snapshots,
         "where there are no past selves",
         "give places for them (population.snapshots)",
         "population.snapshots",
+    ),
+    # Saved runs with one place still load and resume, because only what a user gives is checked.
+    _Idle(
+        ("population.snapshots",),
+        lambda config: config.population.snapshots == 1,
+        "with a single place, because one is kept free for the next snapshot, and no past self would be met",
+        "use 0 or at least 2 places",
     ),
     _Idle(
         ("population.guest_share",),

@@ -34,7 +34,7 @@ class PopulationConfig(Checked, section="population"):
             "fixed" divides them evenly over environments and agents, for the whole run. "auto" is "random" for
             environments with several agents and "fixed" for others. Or a name given to ``register_assignment``.
         snapshots: Places of each policy's bank of past selves; 0 is no bank: all agents are played by the policies
-            that learn. One place is kept free for the next snapshot.
+            that learn. One place is kept free for the next snapshot, so a bank needs at least 2.
         snapshot_every: Agent steps of a policy between two of its snapshots. A snapshot takes the place of an older
             one, as soon as that one is in no match.
         snapshot_win_rate: A snapshot is taken only when the policy has got at least this share of the points in its
