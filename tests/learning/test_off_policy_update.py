@@ -21,6 +21,7 @@ from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.collective import Alone
 from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
+from rollmill.learning.live_numbers import LiveNumbers
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
@@ -230,6 +231,38 @@ def test_an_objective_s_own_learning_rate_keeps_its_ratio_to_the_learner_s() -> 
     assert [o.param_groups[0]["lr"] for o in updater.optimisers] == [1e-3, 1e-4, 1e-3]
     updater.set_learning_rate(5e-4)
     assert [o.param_groups[0]["lr"] for o in updater.optimisers] == pytest.approx([5e-4, 5e-5, 5e-4])
+
+
+def rates_of(updater: Update) -> list[float]:
+    return [optimiser.param_groups[0]["lr"] for optimiser in updater.optimisers]
+
+
+def test_a_policy_that_continues_from_another_has_its_ratios_of_learning_rates() -> None:
+    source, own = updater_of(learning_rate=1e-3)[0], updater_of(learning_rate=4e-3)[0]
+    own.take_over(source)
+    numbers = LiveNumbers()
+    numbers.set({"learning_rate": 2e-3})
+    own.follow(numbers, 4e-3)
+    assert rates_of(own) == pytest.approx([2e-3, 2e-4, 2e-3])
+    resumed, third = updater_of(learning_rate=4e-3)[0], updater_of(learning_rate=1e-2)[0]
+    resumed.load_state_dict(own.state_dict())
+    third.take_over(resumed)
+    for updater in (resumed, third):
+        updater.follow(numbers, 4e-3)
+        assert rates_of(updater) == pytest.approx([2e-3, 2e-4, 2e-3])
+    # Where the learning rate is not among the numbers that are mutated, all rates stay the configured ones.
+    own.follow(LiveNumbers(), 4e-3)
+    assert rates_of(own) == pytest.approx([4e-3, 1e-4, 4e-3])
+
+
+def test_a_state_without_ratios_of_learning_rates_leaves_the_configured_ones() -> None:
+    source, own = updater_of(learning_rate=1e-3)[0], updater_of(learning_rate=4e-3)[0]
+    assert "learning_rate_ratios" not in source.state_dict()
+    own.load_state_dict(source.state_dict())
+    numbers = LiveNumbers()
+    numbers.set({"learning_rate": 2e-3})
+    own.follow(numbers, 4e-3)
+    assert rates_of(own) == pytest.approx([2e-3, 5e-5, 2e-3])
 
 
 def test_non_finite_values_raise_and_leave_the_weights_unchanged() -> None:

@@ -209,7 +209,7 @@ class OnPolicyTrainer:
     def take_over(self, other: Trainer, *, first_version: int) -> None:
         """See :class:`rollmill.learning.learner.Trainer`."""
         assert isinstance(other, OnPolicyTrainer)
-        self._update.load_state_dict(other._update.state_dict())
+        self._update.take_over(other._update)
         self._learning_rate.load_state_dict(other._learning_rate.state_dict())
         self._entropy_guard.load_state_dict(other._entropy_guard.state_dict())
         moments = other._minibatches.previous_moments

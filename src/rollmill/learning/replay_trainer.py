@@ -128,7 +128,7 @@ class ReplayAccount:
 
     def take_over(self, other: ReplayAccount) -> None:
         """Continue from another policy's optimisers and schedule."""
-        self.update.load_state_dict(other.update.state_dict())
+        self.update.take_over(other.update)
         self._schedule.load_state_dict(other._schedule.state_dict())
 
     def fill(self, report: LearnerReport, **figures: float | None) -> LearnerReport:

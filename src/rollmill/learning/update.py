@@ -106,6 +106,7 @@ class Update:
         self._ratios = [
             1.0 if o.learning_rate is None else o.learning_rate / config.learning_rate for o in self._objectives
         ]
+        self._ratios_taken_over: list[float] | None = None
         everything = sum(p.requires_grad for p in algorithm.parameters())
         # Selecting parameters slows down each backward pass; None selects all.
         self._inputs = [None if len(o.parameters) == everything else list(o.parameters) for o in self._objectives]
@@ -236,12 +237,14 @@ class Update:
 
     def set_learning_rate(self, value: float) -> None:
         """Set the learner's learning rate; an objective's own rate keeps its ratio to it."""
-        for optimiser, ratio in zip(self._optimisers, self._ratios, strict=True):
-            set_learning_rate(optimiser, value * ratio)
+        self._set_learning_rates(value, self._ratios)
 
     def follow(self, numbers: LiveNumbers, learning_rate: float) -> None:
         """Use the numbers that are set, and otherwise the scheduled learning rate and the configured other ones."""
-        self.set_learning_rate(numbers.value("learning_rate", learning_rate))
+        # A policy that continues from another gets a number from it, to which the other's ratios belong. The scheduled
+        # rate is the policy's own.
+        taken = self._ratios_taken_over if numbers.is_set("learning_rate") else None
+        self._set_learning_rates(numbers.value("learning_rate", learning_rate), taken or self._ratios)
         norm = self._config.max_grad_norm
         self._max_grad_norm = numbers.value("max_grad_norm", math.inf) if numbers.is_set("max_grad_norm") else norm
         if isinstance(method := self._config.method, Adam):
@@ -255,7 +258,10 @@ class Update:
         optimisers = {
             o.name: optimiser_state(optimiser) for o, optimiser in zip(self._objectives, self._optimisers, strict=True)
         }
-        return {"sgd_steps": self.sgd_steps, "optimisers": optimisers}
+        state: dict[str, Any] = {"sgd_steps": self.sgd_steps, "optimisers": optimisers}
+        if self._ratios_taken_over is not None:
+            state["learning_rate_ratios"] = self._ratios_taken_over
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the result of :meth:`state_dict`.
@@ -265,6 +271,13 @@ class Update:
         """
         self.load_optimisers(state)
         self.sgd_steps = state["sgd_steps"]
+        ratios = state.get("learning_rate_ratios")  # missing unless the policy continues from another one
+        self._ratios_taken_over = None if ratios is None else list(ratios)
+
+    def take_over(self, other: Update) -> None:
+        """Continue from the state of another policy, with its ratios between learning rates."""
+        self.load_state_dict(other.state_dict())
+        self._ratios_taken_over = list(other._ratios_taken_over or other._ratios)
 
     def load_optimisers(self, state: Mapping[str, Any]) -> None:
         """Restore only the moments; see :meth:`load_state_dict`."""
@@ -284,6 +297,10 @@ class Update:
         """
         for optimiser in self._optimisers:
             load_optimiser_state(optimiser, optimiser_state(optimiser))
+
+    def _set_learning_rates(self, value: float, ratios: Sequence[float]) -> None:
+        for optimiser, ratio in zip(self._optimisers, ratios, strict=True):
+            set_learning_rate(optimiser, value * ratio)
 
     def _differentiate_parts(self, index: int, parts: Iterable[Batch], is_stopping: Callable[[], bool]) -> Step | None:
         """Compute the whole minibatch's gradient of one objective; None if the step is abandoned."""
