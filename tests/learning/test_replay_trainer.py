@@ -15,6 +15,7 @@ from tests.learning.filled_replay import (
     BATCHES_DUE,
     LIMITS,
     OPTIMISER,
+    ROWS,
     SEED,
     TOTAL,
     Parts,
@@ -28,11 +29,12 @@ from rollmill.learning.collective import Alone
 from rollmill.learning.learner import Learner, run_in_turn
 from rollmill.learning.replay_trainer import ReplayTrainer, noise_seed, return_rule
 from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.learning.results import RecentResults
 from rollmill.learning.tensors import to_tensors
 from rollmill.learning.timetable import ByTime
 from rollmill.learning.update import Update
 from rollmill.learning.versions import NewestVersions
-from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.episodes import EpisodeEnd, pack_episode
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import ReturnRule
@@ -99,6 +101,28 @@ def test_it_ends_when_every_batch_is_learned_and_reports_all(tmp_path: Path) -> 
     ages = [m.figures["replay/age"] for m in parts.sent if isinstance(m, LearnerReport) and m.figures["replay/age"]]
     assert ages
     assert all(-2 <= age <= BATCHES_DUE for age in ages)
+
+
+def test_results_of_replaced_weights_do_not_count_for_the_new_ones(tmp_path: Path) -> None:
+    store, _ = filled_store(UNIFORM)
+    parts, others = (parts_of(tmp_path / name, store, UNIFORM) for name in "ab")
+    progress = parts.setup.progress
+    progress.results = RecentResults(10)
+    trainer = ReplayTrainer(parts.account)
+    trainer._source._receive_episodes(0.0)
+    trainer.take_over(ReplayTrainer(others.account), first_version=1)
+    progress.results.clear()  # as PBT does
+    trainer._agree()
+    assert progress.episodes == 1
+    assert not progress.results.episodes, "it was in the queue"
+    under_way, begun_later = EpisodeEnd(-1.0, 7), EpisodeEnd(5.0, 6)
+    store.limiter.insert(6 * ROWS, reserved=6 * ROWS)
+    for episode in (under_way, begun_later):
+        assert store.completed[0].put(0, pack_episode(episode.episode_return, episode.episode_length))
+    trainer._source._receive_episodes(0.0)
+    trainer._agree()
+    assert progress.results.episodes == [begun_later]
+    assert progress.episodes == 3
 
 
 def test_priorities_are_the_last_temporal_differences(tmp_path: Path) -> None:

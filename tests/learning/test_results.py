@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rollmill.learning.results import RecentResults
+from rollmill.learning.results import OwnResults, RecentResults
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.matches import Match
 
@@ -74,3 +74,17 @@ def test_results_of_tasks_are_saved_and_restored() -> None:
     assert other.episodes == results.episodes
     assert other.mean_returns() == {"a": 2.0, "b": 2.0}
     assert other.tasks == ("a", "b")
+
+
+def test_results_that_began_before_a_replacement_are_not_the_policy_s_own() -> None:
+    own, short, long, match = OwnResults(4), EpisodeEnd(1.0, 3), EpisodeEnd(2.0, 9), Match(1, 0.5)
+    assert own.select([short, long], [match], 40) == ([short, long], [match])
+    own.begin(100)
+    assert own.select([], [match], 200) == ([], ()), "no episode says how long matches are"
+    own.begin(100)
+    assert own.select([short], [match], 111) == ([], ())
+    assert own.select([short, long], [match], 112) == ([short], ())
+    assert own.select([short], [match], 135) == ([short], ()), "one of nine steps ended before"
+    assert own.select([long], [match], 136) == ([long], [match])
+    own.begin(136)
+    assert own.select([short], [match], 136) == ([], ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,13 +22,15 @@ from rollmill.learning.live_numbers import News
 from rollmill.learning.progress import LearnerSetup, RunPlan
 from rollmill.learning.replay_source import ReplaySource
 from rollmill.learning.report import LearnerReport
+from rollmill.learning.results import OwnResults
 from rollmill.learning.schedules import learning_rate_schedule
 from rollmill.learning.tensors import empty_for, errors_of, to_tensors
 from rollmill.learning.update import Update
 from rollmill.models.convolutions import has_convolutions
 from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.runtime.seeds import int_seed
-from rollmill.storage.episodes import episodes_of, plain_episodes
+from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
+from rollmill.storage.matches import Match
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Drawn, ReturnRule
@@ -215,6 +217,8 @@ class ReplayTrainer:
             learner=store.policy,  # One learner for each policy.
         )
         self._league = league
+        topology = store.topology
+        self._own_results = OwnResults(topology.num_groups * topology.group_rows)
         self._loader: BatchLoader[Drawn] | None = None
         self._batch: Drawn | None = None
         self._all_have_batches = False
@@ -236,13 +240,12 @@ class ReplayTrainer:
             yield
         finally:
             self._loader.close()
-            self._progress.take_episodes(self._source.take_episodes())
-            self._take_matches()
+            matches, episodes = self._source.take_matches(), self._source.take_episodes()
+            self._count_results(episodes, matches)
 
     def advance(self, learner: Learner, wait_s: float) -> bool:
         """Learn from the next batch, if every rank has one."""
         assert self._loader is not None, "call advance() within session()"
-        self._take_matches()
         if self._batch is None:
             self._batch = self._loader.next(timeout_s=wait_s)
         if not self._agree():
@@ -268,6 +271,10 @@ class ReplayTrainer:
     def take_over(self, other: Trainer, *, first_version: int) -> None:
         """See :class:`rollmill.learning.learner.Trainer`; all steps stay in the replay."""
         assert isinstance(other, ReplayTrainer)
+        # Results that have come until now are those of the replaced weights.
+        matches, episodes = self._source.take_matches(), self._source.take_episodes()
+        self._count_results(episodes, matches)
+        self._own_results.begin(self._store.limiter.inserted_by_all)
         self._account.take_over(other._account)
 
     def fill(self, report: LearnerReport) -> LearnerReport:
@@ -292,11 +299,12 @@ class ReplayTrainer:
         if self._league is not None and "league" in state:
             self._league.load_state_dict(state["league"])
 
-    def _take_matches(self) -> None:
-        """Count the matches that have ended."""
-        matches = self._source.take_matches()
+    def _count_results(self, episodes: Sequence[EpisodeEnd], matches: Sequence[Match]) -> None:
+        """Count the episodes and matches that have ended."""
+        self._progress.take_episodes(episodes)
+        episodes, matches = self._own_results.select(episodes, matches, self._store.limiter.inserted_by_all)
         if self._progress.results is not None:
-            self._progress.results.add((), matches)
+            self._progress.results.add(episodes, matches)
         if self._league is not None:
             for match in matches:
                 self._league.count(match)
@@ -308,6 +316,7 @@ class ReplayTrainer:
     def _agree(self) -> bool:
         """Agree with the other ranks, once in each round, whether to continue and whether all have a batch."""
         stop, account = self._context.stop, self._account
+        matches = self._source.take_matches()  # before the episodes, which so include theirs
         is_done = self._batch is None and account.is_done
         has_batch, episodes = self._batch is not None, plain_episodes(self._source.take_episodes())
         limiter, news = self._store.limiter, self._numbers.read(self._progress.batches)
@@ -318,9 +327,7 @@ class ReplayTrainer:
         account.steps_of_all = sum(rank.inserted for rank in ranks)
         account.size_of_all = sum(rank.size for rank in ranks)
         ended = [episode for rank in ranks for episode in episodes_of(rank.episodes)]
-        self._progress.take_episodes(ended)
-        if self._progress.results is not None:
-            self._progress.results.add(ended)
+        self._count_results(ended, matches)
         if any(rank.stops for rank in ranks) and not stop.is_set():
             stop.set()
             self.is_stopped_by_others = True

@@ -77,3 +77,40 @@ class RecentResults:
         self.clear()
         self.add(episodes_of(state["episodes"]))
         self.points.extend(state["points"])
+
+
+class OwnResults:
+    """Excludes results of weights that others have replaced, where messages of results name no version (replay).
+
+    Rows are assumed to step equally fast. An episode of L steps began after the replacement if rows have made L steps
+    since. A match did if rows have made as many steps as the longest episode that has ended since.
+
+    Args:
+        rows: Rows of the run.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._replaced_at: int | None = None
+        self._longest = 0
+
+    def begin(self, inserted: int) -> None:
+        """Exclude all that began before now, after ``inserted`` agent steps of all policies."""
+        self._replaced_at, self._longest = inserted, 0
+
+    def select(
+        self, episodes: Sequence[EpisodeEnd], matches: Sequence[Match], inserted: int
+    ) -> tuple[Sequence[EpisodeEnd], Sequence[Match]]:
+        """Return the results that are of the present weights.
+
+        Args:
+            episodes: Those that have ended, among them those of all the matches.
+            matches: Those that have ended.
+            inserted: Agent steps of all policies by now.
+        """
+        if self._replaced_at is None:
+            return episodes, matches
+        steps = (inserted - self._replaced_at) / self._rows
+        self._longest = max([self._longest, *(episode.episode_length for episode in episodes)])
+        own = [episode for episode in episodes if episode.episode_length <= steps]
+        return own, matches if 0 < self._longest <= steps else ()
