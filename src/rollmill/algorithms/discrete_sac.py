@@ -117,5 +117,5 @@ class DiscreteSAC(SoftActorCritic):
         return _TARGET_SHARE * allowed.sum(-1).log().sum(-1)
 
     def _logits(self, observation: Mapping[str, Tensor], mask: Tensor | None) -> Tensor:
-        """Logits ``[N, K, n]``; -1e9 for forbidden choices."""
+        """Logits ``[N, K, n]``; FORBIDDEN for forbidden choices."""
         return self.branches.restrict(self.branches.split(self.acting(observation)), mask)

@@ -36,7 +36,7 @@ class DQN(QLearning):
         return self.choose(self.acting(observation), action_mask, explore)
 
     def values(self, network: nn.Module, observation: Mapping[str, Tensor], mask: Tensor | None) -> Tensor:
-        """Q of every choice, float32 ``[N, K, n]``; -1e9 for forbidden choices."""
+        """Q of every choice, float32 ``[N, K, n]``; FORBIDDEN for forbidden choices."""
         return self.acting.branches.restrict(network(observation), mask)
 
     @torch.no_grad()
