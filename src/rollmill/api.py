@@ -27,10 +27,7 @@ from rollmill.settings.run_config import (
     refuse_a_run_in,
     write_config,
 )
-from rollmill.settings.run_directory import (
-    for_this_run_alone,
-    make_directory,
-)
+from rollmill.settings.run_directory import for_this_run_alone, make_directory
 from rollmill.settings.run_plan import RunPlan, plan_run
 
 if TYPE_CHECKING:

@@ -240,41 +240,25 @@ def evaluate_snapshot(
     num_envs: int = 8,
     video: Path | str | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
+    lineup: Lineup | None = None,
+    of_player: str | None = None,
 ) -> EvaluationResult:
-    """Evaluate one version of a policy; see `evaluate`."""
-    how = _How(episodes=episodes, seed=seed, num_envs=num_envs, video=video, is_stop_wanted=is_stop_wanted)
-    return _evaluate(snapshot, how)
-
-
-def evaluate_in_role(
-    lineup: Lineup,
-    policy: str,
-    env: EnvConfig,
-    *,
-    episodes: int,
-    seed: int = 0,
-    num_envs: int = 8,
-    video: Path | str | None = None,
-    is_stop_wanted: Callable[[], bool] = lambda: False,
-) -> EvaluationResult:
-    """Evaluate one policy of a lineup in the agents that it plays; see `evaluate`.
+    """Evaluate one version of a policy; see `evaluate`.
 
     Args:
-        lineup: All policies of the run.
-        policy: The policy; its agents alone count.
-        env: The environment.
+        snapshot: The policy, and the environment.
         episodes: As in `evaluate`.
         seed: As in `evaluate`.
         num_envs: As in `evaluate`.
         video: As in `evaluate`.
         is_stop_wanted: As in `evaluate`.
+        lineup: Who plays; None lets the policy play all agents.
+        of_player: The only player of the lineup whose episodes count, by its name; None for all.
     """
     how = _How(
-        episodes=episodes, seed=seed, num_envs=num_envs, video=video, is_stop_wanted=is_stop_wanted, of_player=policy
+        episodes=episodes, seed=seed, num_envs=num_envs, video=video, is_stop_wanted=is_stop_wanted, of_player=of_player
     )
-    names = [player.name for player in lineup.players]
-    snapshot = lineup.agents[names.index(policy)].snapshot
-    return _evaluate(snapshot._replace(env=env), how, lineup)
+    return _evaluate(snapshot, how, lineup)
 
 
 class _How(NamedTuple):

@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from rollmill.envs.config import EnvConfig
-from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_in_role, evaluate_snapshot
+from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_snapshot
 from rollmill.evaluation.lineup import lineup_of_run
 from rollmill.evaluation.roles import role_of
 from rollmill.evaluation.snapshot import read_snapshot
@@ -68,11 +67,15 @@ def play_pending(
             snapshot = read_snapshot(run_dir, path)._replace(env=env)
             video = _writable(queue.video_path(snapshot.agent_steps)) if is_filmed else None
             with one_thread():
-                evaluate = partial(evaluate_snapshot, snapshot)
-                if role is not None:
-                    lineup = lineup_of_run(role.run_dir, seed=seed, own={role.policy: path})
-                    evaluate = partial(evaluate_in_role, lineup, role.policy, env)
-                result = evaluate(episodes=episodes, seed=seed, video=video, is_stop_wanted=is_stop_wanted).to_dict()
+                result = evaluate_snapshot(
+                    snapshot,
+                    episodes=episodes,
+                    seed=seed,
+                    video=video,
+                    is_stop_wanted=is_stop_wanted,
+                    lineup=None if role is None else lineup_of_run(role.run_dir, seed=seed, own={role.policy: path}),
+                    of_player=None if role is None else role.policy,
+                ).to_dict()
                 best_by = float(result["mean_return"])
                 if result["tasks"]:
                     # Returns of different tasks have different sizes; scores are missing where none are known.

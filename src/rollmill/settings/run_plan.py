@@ -15,12 +15,7 @@ from rollmill.settings.new_config import check_effects, new_config
 from rollmill.settings.option_values import coerce
 from rollmill.settings.options import apply, from_json, full_keys, to_json
 from rollmill.settings.run_config import CONFIG_FILE, check_can_resume, load_trusted
-from rollmill.settings.run_directory import (
-    RunDirectoryError,
-    directory_of_launcher,
-    make_directory,
-    new_directory,
-)
+from rollmill.settings.run_directory import RunDirectoryError, directory_of_launcher, make_directory, new_directory
 from rollmill.settings.value_checks import ConfigError
 from rollmill.tracking.registry import check_trackers
 
