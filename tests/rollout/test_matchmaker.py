@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -202,7 +202,8 @@ def test_episodes_of_one_agent_are_counted_from_1(hall: Hall, resets_first: bool
 
     assignment = Assignment([(0,)], is_random=False, num_envs=6, seed=0, rule=rule)
     topology = replace(hall.topology, agents_per_env=1, group_rows=ENVS * AGENTS)
-    store = SimpleNamespace(topology=topology, arrays=hall.store.arrays)
+    store = copy.copy(hall.store)
+    store.topology = topology
     group = HostedGroup(index=0, slot=0, environments=object())
     maker = Matchmaker(store, assignment=assignment, past_selves=None, first_env=0)
     hall.store.arrays["reset"][0] = False
