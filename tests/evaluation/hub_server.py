@@ -51,6 +51,10 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer({})
 
     def do_GET(self) -> None:
+        if self.path == "/api/whoami-v2":
+            if self.server.refuses:
+                return self._answer({"error": "Invalid username or password."}, status=401)
+            return self._answer({"name": "me"})
         if self.path.startswith("/api/models/me/agent/tree/"):
             return self._answer(
                 [

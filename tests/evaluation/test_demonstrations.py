@@ -105,6 +105,78 @@ def test_an_environment_may_write_into_the_same_array_again(tmp_path: Path, monk
     assert episode.observations[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
+class Camera(gymnasium.Env[Any, Any]):
+    """Shows noise, which JPEG would change, in a shape that JPEG cannot have."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (40, 40, 4), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.shown(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self.shown(), 1.0, self.steps == 3, False, {}
+
+    def shown(self) -> Any:
+        return self.np_random.integers(256, size=(40, 40, 4), dtype=np.uint8)
+
+
+def test_pictures_are_recorded_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    run = rollmill.train(Camera, run_dir=tmp_path / "run", quiet=True, **SMALL)
+    record(run.dir, "camera/test-v0", episodes=1)
+    (episode,) = read_dataset("camera/test-v0").iterate_episodes()
+    expected = np.random.Generator(np.random.PCG64(int_seed(0, "recorded episode", 0)))
+    assert np.array_equal(episode.observations, expected.integers(256, size=(4, 40, 40, 4), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(OSError("No space left"), DemonstrationError), (KeyboardInterrupt(), KeyboardInterrupt)]
+)
+def test_a_dataset_is_written_whole_or_not_at_all(
+    run: rollmill.Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, told: type[BaseException]
+) -> None:
+    from minari.dataset.minari_storage import MinariStorage
+
+    name = f"cartpole/half-{told.__name__}-v0"
+
+    def fail(*arguments: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MinariStorage, "update_metadata", fail)
+        with pytest.raises(told, match="No space left|^$"):
+            record(run.dir, name, episodes=1)
+    assert record(run.dir, name, episodes=1).folder.exists()
+
+
+class Broken(Reusing):
+    """Breaks after many episodes, so that it can be trained in."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.episodes > 1_000:
+            raise ValueError("the wheel came off")
+        return super().step(action)
+
+
+def test_an_error_of_the_environment_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    run = rollmill.train(Broken, run_dir=tmp_path / "run", quiet=True, **SMALL)
+    monkeypatch.setattr(Broken, "episodes", 2_000)
+    with pytest.raises(ValueError, match="the wheel came off") as raised:
+        record(run.dir, "broken/test-v0", episodes=1)
+    assert not isinstance(raised.value, DemonstrationError)
+
+
 class Endless(Reusing):
     """Does not end."""
 

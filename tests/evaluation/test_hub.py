@@ -74,8 +74,10 @@ def test_names_that_no_repository_has(run: rollmill.Run, server: Hub, name: str)
         push(run.dir, name, episodes=1, video=False)
 
 
-def test_a_hub_that_refuses_says_so(run: rollmill.Run, server: Hub) -> None:
+def test_a_hub_that_refuses_says_so(run: rollmill.Run, server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     server.refuses = True
+    # Before it is evaluated, which takes time.
+    monkeypatch.setattr("rollmill.evaluation.hub.evaluate", lambda *_, **__: pytest.fail("it was evaluated"))
     with pytest.raises(HubError, match=r"(?s)does not take me/agent.*Log in"):
         push(run.dir, "me/agent", episodes=1, video=False)
 

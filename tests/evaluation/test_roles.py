@@ -43,6 +43,12 @@ def test_a_role_has_the_seats_and_the_folders_of_all_policies(tmp_path: Path) ->
     assert not role.is_ready
 
 
+def test_a_run_in_a_folder_called_policies_is_no_policy(tmp_path: Path) -> None:
+    folder = tmp_path / "policies" / "mine"
+    folder.mkdir(parents=True)
+    assert role_of(run_with(folder, {}, {}), CROWD) is None
+
+
 def test_one_policy_beside_a_guest_has_a_role(tmp_path: Path) -> None:
     run_dir = run_with(tmp_path, {"guests": ["random"]}, {"random.agents": "cid"})
     role = role_of(run_dir, CROWD)

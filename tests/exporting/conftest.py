@@ -41,6 +41,8 @@ MIXED_OBSERVATION = spaces.Dict(
     where=spaces.Discrete(5, start=2),
     deep=spaces.Dict(cells=spaces.MultiDiscrete([3, 4]), flags=spaces.MultiBinary(4)),
     pair=spaces.Tuple([spaces.Box(-1, 1, (2,), np.float64), spaces.Box(0, 9, (), np.int64)]),
+    grid=spaces.MultiDiscrete([[3, 4], [2, 5]], start=[[1, 2], [3, 4]]),
+    lamps=spaces.MultiBinary((2, 3)),
     state=spaces.Box(-1e9, 1e9, (3,), np.float32),
 )
 MASKED_OBSERVATION = spaces.Dict(obs=VECTOR, action_mask=spaces.MultiBinary(5))

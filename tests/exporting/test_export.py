@@ -185,6 +185,12 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(run_dir: Path) -> No
     assert not list(run_dir.glob("agent*"))
 
 
+def test_a_place_that_takes_no_file_is_named(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match=r"file/agent.onnx cannot be written \(File exists\).*--output"):
+        export(run_dir, tmp_path / "file" / "agent.onnx")
+
+
 def test_spaces_are_null_where_they_have_no_form_as_data(tmp_path: Path) -> None:
     from gymnasium import spaces
 

@@ -133,6 +133,12 @@ def test_a_picture_that_cannot_be_written_is_told(name: str, tmp_path: Path) -> 
         plot_runs([tmp_path / "run"], tmp_path / name)
 
 
+def test_a_name_without_a_suffix_is_a_png(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", 0.0)
+    assert plot_runs([run], tmp_path / "curves").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "curves"]
+
+
 def test_a_picture_replaces_a_link_and_leaves_what_it_leads_to_alone(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", 0.0)
     (tmp_path / "profile").write_text("mine")

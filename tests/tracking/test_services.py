@@ -74,6 +74,20 @@ def test_two_runs_of_one_name_stay_two(tmp_path: Path, name: str) -> None:
     assert [KEPT[name](tmp_path, id, run.settings.project).points("x") for id in ids] == [[(1, 1.0)], [(1, 2.0)]]
 
 
+def test_tags_and_names_are_such_as_mlflow_allows(tmp_path: Path) -> None:
+    require("mlflow")
+    import mlflow
+
+    run = tracked(tmp_path)
+    tags = ("lr=3e-4", "#1", "v1/", "a/b", "..", "group")
+    tracker = MlflowTracker(replace(run, settings=replace(run.settings, tags=tags)))
+    tracker.log({"env//x": 2.0, "/y": 3.0}, 1, None)
+    data = mlflow.MlflowClient().get_run(str(tracker.id)).data
+    assert {"lr_3e-4", "_1", "v1_", "a/b", "_"} <= set(data.tags)
+    assert data.tags["group"] == "seeds"
+    assert {"env__x": 2.0, "_y": 3.0}.items() <= data.metrics.items()
+
+
 def test_settings_that_a_resumed_run_changes_are_tags_in_mlflow(tmp_path: Path) -> None:
     require("mlflow")
     import mlflow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from rollmill.envs.factory import make_env
 from rollmill.envs.spaces import ACTION_MASK
 from rollmill.evaluation.agent import Agent, load
 from rollmill.evaluation.episode_length import check_length
-from rollmill.evaluation.snapshot import folder_of_policy, require_trusted
+from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, require_trusted
 from rollmill.evaluation.tasks import task_index
 from rollmill.extras import install_command
 from rollmill.runtime.seeds import int_seed
@@ -154,6 +155,16 @@ def record(
             raise DemonstrationError(f"{env.name} has several agents: a dataset holds the episodes of one")
         unlimited = env.name if env.max_episode_steps is None else None
         buffers = list(_play(agent, played, episodes, seed, deterministic, progress, unlimited))
+        _write(library, name, buffers, played, snapshot)
+    finally:
+        played.close()
+    returns = np.array([float(np.sum(buffer.rewards)) for buffer in buffers])
+    return Recording(name, _folder() / name, returns, int(sum(len(buffer) for buffer in buffers)))
+
+
+def _write(library: Any, name: str, buffers: list[Any], played: Any, snapshot: Snapshot) -> None:
+    """Write the dataset, whole or not at all."""
+    try:
         with warnings.catch_warnings():
             # About what the dataset does not name: an environment for evaluations, an author, code.
             warnings.simplefilter("ignore", UserWarning)
@@ -163,14 +174,16 @@ def record(
                 observation_space=played.observation_space,
                 action_space=played.action_space,
                 algorithm_name=snapshot.algorithm.algorithm,
-                description=f"{env.name}, played by {snapshot.checkpoint.name} of a run of Rollmill.",
+                description=f"{snapshot.env.name}, played by {snapshot.checkpoint.name} of a run of Rollmill.",
+                # JPEG would change the pixels that a run is to learn from.
+                jpeg_encoding=False,
             )
-    except ValueError as error:
-        raise DemonstrationError(f"the dataset {name!r} is not written: {error}") from error
-    finally:
-        played.close()
-    returns = np.array([float(np.sum(buffer.rewards)) for buffer in buffers])
-    return Recording(name, _folder() / name, returns, int(sum(len(buffer) for buffer in buffers)))
+    except BaseException as error:
+        # It was not there before, and half of a dataset would keep its name.
+        shutil.rmtree(_folder() / name, ignore_errors=True)
+        if isinstance(error, OSError | ValueError):
+            raise DemonstrationError(f"the dataset {name!r} cannot be written to {_folder()} ({error})") from error
+        raise
 
 
 def _play(

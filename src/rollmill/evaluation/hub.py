@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,10 +157,15 @@ def push(
     """
     library = _library()
     check_name(name)
+    source = folder_of_policy(run_dir, policy)
+    snapshot = read_snapshot(source, checkpoint)
+    api = library.HfApi(endpoint=_endpoint())
+    # First, because the evaluation takes time: whether one is logged in, and the name is one that the Hub takes.
+    with _refusals(name):
+        api.whoami()  # The next call accepts an old repository even without a login.
+        api.create_repo(name, private=private, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rollmill-push-") as made:
         folder = Path(made)
-        source = folder_of_policy(run_dir, policy)
-        snapshot = read_snapshot(source, checkpoint)
         result = evaluate(
             source,
             episodes=episodes,
@@ -170,9 +177,7 @@ def push(
             trust=trust,
         )
         write_folder(folder, name, source, snapshot, result)
-        api = library.HfApi(endpoint=_endpoint())
-        try:
-            api.create_repo(name, private=private, exist_ok=True)
+        with _refusals(name):
             api.upload_folder(
                 repo_id=name,
                 folder_path=folder,
@@ -180,12 +185,18 @@ def push(
                 # What an earlier push has left would be taken for a part of this agent.
                 delete_patterns=["checkpoints/*", SPACES_FILE, _VIDEO],
             )
-        except Exception as error:  # also those of the package below it, which tell of a missing network
-            raise HubError(
-                f"the Hub does not take {name}: {error}. Log in with a token that may write (hf auth login, or "
-                "HF_TOKEN)"
-            ) from error
     return Published(name, f"{api.endpoint}/{name}", result)
+
+
+@contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """Turn the exceptions of the Hub's client, and those of a missing network, into :class:`HubError`."""
+    try:
+        yield
+    except Exception as error:
+        raise HubError(
+            f"the Hub does not take {name}: {error}. Log in with a token that may write (hf auth login, or HF_TOKEN)"
+        ) from error
 
 
 def fetch(address: str) -> Path:

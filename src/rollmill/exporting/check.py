@@ -228,9 +228,10 @@ def _varied(sample: Any, random: np.random.Generator) -> Any:
     if isinstance(sample, tuple):
         return tuple(_varied(each, random) for each in sample)
     array = np.asarray(sample)
-    if array.dtype.kind != "f":
-        contrast = random.random((len(array), *[1] * (array.ndim - 1))) if array.ndim > _PICTURE_AXES else 1.0
-        return (array * contrast).astype(array.dtype)
+    if array.dtype.kind == "u" and array.ndim > _PICTURE_AXES:
+        return (array * random.random((len(array), *[1] * (array.ndim - 1)))).astype(array.dtype)
+    if array.dtype.kind != "f":  # Choices and signs: smaller ones may not exist.
+        return array
     return np.where(np.abs(array) <= _WIDE, array, random.normal(size=array.shape)).astype(array.dtype)
 
 

@@ -123,9 +123,8 @@ def export(
 
     Raises:
         ExportError: The network cannot be exported, the file does not act as the agent does, or its ending is that of
-            another format.
+            another format; or the file cannot be written.
         MissingExtra: A package that the format needs is not installed.
-        OSError: The file cannot be written.
         NoRunError: There is no such run or checkpoint; see ``rollmill.load`` for the other errors of reading one.
     """
     kind = _known_format(format, output, sample)
@@ -164,8 +163,13 @@ def export_agent(
         compared = None if run is None else compare(agent, graph, run, observations=observations)
     finally:
         torch.set_num_threads(threads)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content, path.parent / f".writing-{path.name}-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content, path.parent / f".writing-{path.name}-{os.getpid()}")
+    except OSError as error:
+        raise ExportError(
+            f"{path} cannot be written ({error.strerror or error}): give another place (--output FILE, output=)"
+        ) from error
     return ExportResult(
         path=path,
         format=format,

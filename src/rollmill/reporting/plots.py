@@ -192,7 +192,8 @@ def save_figure(figure: Any, output: Path) -> Path:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         try:
-            figure.savefig(aside)
+            # Without a suffix, matplotlib would add one to the name.
+            figure.savefig(aside, format=output.suffix.removeprefix(".") or "png")
             aside.replace(output)
         finally:
             aside.unlink(missing_ok=True)

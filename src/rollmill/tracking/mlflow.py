@@ -42,8 +42,8 @@ class MlflowTracker:
             self._id = run.resume_id
             self._client.update_run(self._id, status="RUNNING")
         else:
-            tags = {"group": settings.group} if settings.group else {}
-            tags |= dict.fromkeys(settings.tags, "true")
+            tags = dict.fromkeys(map(_key, settings.tags), "true")
+            tags |= {"group": settings.group} if settings.group else {}
             made = self._client.create_run(self._experiment(settings.project), run_name=run.name, tags=tags)
             self._id = made.info.run_id
         self.id = self._id
@@ -91,5 +91,7 @@ class MlflowTracker:
 
 
 def _key(name: str) -> str:
-    """A name with the characters that MLflow allows."""
-    return _NOT_ALLOWED.sub("_", name)
+    """A name with the characters that MLflow allows; slashes divide it as they divide a path."""
+    name = _NOT_ALLOWED.sub("_", name)
+    is_path = all(part.strip(".") for part in name.split("/"))
+    return name if is_path else name.replace("/", "_").lstrip(".") or "_"
