@@ -143,3 +143,11 @@ def test_a_grid_needs_few_values() -> None:
         grid_of(parsed({"total_steps": {"low": 1, "high": 100_000}}))
     with pytest.raises(SpaceError, match=r"1,000,000 points"):
         grid_of(parsed({key: {"low": 1, "high": 100} for key in ("learner.epochs", "seed", "checkpoint.keep")}))
+
+
+def test_the_choice_that_equals_a_value() -> None:
+    choices = Choices("env.kwargs.step_cost", (0.5, 1.0, True))
+    assert repr(choices.element(1)) == "1.0"
+    assert choices.element(True) is True
+    with pytest.raises(SpaceError, match=r"2 is no choice of env\.kwargs\.step_cost: give one of 0\.5 \| 1 \| true"):
+        choices.element(2)

@@ -44,6 +44,13 @@ def test_what_is_proposed_comes_next(tmp_path: Path) -> None:
     assert study.ask().settings == start
 
 
+def test_a_proposed_value_may_be_another_type_of_number_than_its_choice(tmp_path: Path) -> None:
+    costs = Choices("env.kwargs.step_cost", (0.5, 1.0))
+    study = study_in(tmp_path, (costs,))
+    study.propose({costs.key: 1})
+    assert repr(study.ask().settings[costs.key]) == "1.0"
+
+
 def test_results_and_open_trials_are_in_the_file(tmp_path: Path) -> None:
     study = study_in(tmp_path)
     for _ in range(4):

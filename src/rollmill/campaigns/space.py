@@ -104,6 +104,17 @@ class Choices:
         """All values."""
         return self.values
 
+    def element(self, value: object) -> Any:
+        """The choice that equals a value, which may be another type of number: 0.5 and 1.0 have 1.
+
+        Raises:
+            SpaceError: None does.
+        """
+        for known in self.values:
+            if value == known and isinstance(value, bool) == isinstance(known, bool):
+                return known
+        raise SpaceError(f"{value!r} is no choice of {self.key}: give one of {self.describe()}.")
+
     def describe(self) -> str:
         """Say in words what is searched."""
         return " | ".join(map(_text, self.values))
@@ -187,7 +198,11 @@ def grid_of(space: Sequence[Dimension]) -> list[dict[str, Any]]:
 def contains(dimension: Dimension, value: object) -> bool:
     """Whether a value is in a dimension; steps do not count."""
     if isinstance(dimension, Choices):
-        return any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in dimension.values)
+        try:
+            dimension.element(value)
+        except SpaceError:
+            return False
+        return True
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and dimension.low <= cast("float", value) <= dimension.high
 

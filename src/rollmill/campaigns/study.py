@@ -246,7 +246,7 @@ class Study:
 
     def _encoded(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            dimension.key: json.dumps(settings[dimension.key])
+            dimension.key: json.dumps(dimension.element(settings[dimension.key]))
             if isinstance(dimension, Choices)
             else settings[dimension.key]
             for dimension in self._space
