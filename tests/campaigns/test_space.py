@@ -9,7 +9,21 @@ from typing import Any
 import pytest
 
 from rollmill.api import make_config
-from rollmill.campaigns.space import Choices, Dimension, Range, SpaceError, contains, grid_of, parse_space, read_space
+from rollmill.campaigns.space import (
+    Choices,
+    Dimension,
+    Point,
+    Range,
+    SpaceError,
+    contains,
+    grid_of,
+    is_on_step,
+    parse_space,
+    point_of,
+    read_space,
+    size_of,
+    untried_point,
+)
 from rollmill.settings.config import Config
 
 CONFIG = make_config("gym/CartPole-v1")
@@ -134,6 +148,34 @@ def test_whole_numbers_are_real_ones_where_the_setting_is() -> None:
     assert [repr(value) for value in choices.ends] == ["0.0", "0.0001"]
     with pytest.raises(SpaceError, match="a choice twice"):
         parsed({"learner.weight_decay": {"choices": [0, 0.0]}})
+
+
+def test_the_points_of_a_space_are_counted_and_found() -> None:
+    space = (
+        Range("a", 1, 4, is_integer=True, log=True),
+        Range("b", 0.1, 0.3, is_integer=False, step=0.1),
+        Choices("c", ("x", [1])),
+    )
+    assert size_of(space) == 24
+    tried: set[Point] = set()
+    for number in range(24):
+        point = untried_point(space, tried, seed=number)
+        assert point is not None
+        assert all(is_on_step(dimension, point[dimension.key]) for dimension in space)
+        tried.add(point_of(space, point))
+    assert len(tried) == 24
+    assert untried_point(space, tried, seed=1) is None
+    assert point_of(space, {"a": 1, "b": 0.1 + 2 * 0.1, "c": [1]}) == point_of(space, {"a": 1, "b": 0.3, "c": [1]})
+    assert not is_on_step(space[1], 0.25)
+    assert not is_on_step(space[1], 0.4)
+
+
+def test_an_untried_point_of_real_numbers_is_in_the_range() -> None:
+    space = (Range("a", 1e-5, 1e-1, is_integer=False, log=True), Range("b", -1.0, 1.0, is_integer=False))
+    assert size_of(space) is None
+    points = [untried_point(space, (), seed) for seed in range(20)]
+    assert all(point is not None and contains(d, point[d.key]) for point in points for d in space)
+    assert sum(point is not None and point["a"] < 1e-3 for point in points) in range(4, 17)
 
 
 def test_a_grid_needs_few_values() -> None:

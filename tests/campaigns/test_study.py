@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,45 @@ def test_a_grid_of_real_steps_is_gone_through_once(tmp_path: Path) -> None:
         study.complete(study.ask().number, [1.0])
     points = {(t.settings["learner.kl_target"], t.settings["learner.epochs"]) for t in study.trials}
     assert points == {(rate, epochs) for rate in (0.1, 0.2, 0.3) for epochs in range(1, 9)}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_no_point_of_a_small_space_is_tried_twice(sampler: str, tmp_path: Path) -> None:
+    space = (replace(EPOCHS, high=3), SIZES)
+    study = study_in(tmp_path, space, sampler=sampler)
+    assert study.most_trials == 6
+    for number in range(6):
+        if number == 4:
+            study = study_in(tmp_path, space, sampler=sampler)
+        trial = study.ask()
+        if trial.settings["learner.epochs"] == 2:
+            study.fail(trial.number, "it broke")
+        else:
+            study.complete(trial.number, [1.0])
+    points = {(t.settings["learner.epochs"], tuple(t.settings["model.mlp_sizes"])) for t in study.trials}
+    assert len(points) == len(study.trials) == study.most_trials == 6
+    again = study_in(tmp_path, space, sampler=sampler, metric="speed")
+    assert [t.number for t in again.open_trials] == [t.number for t in study.trials]
+
+
+def test_a_repeated_trial_is_left_out_after_a_kill(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    first = study.ask()
+    study.propose(first.settings)
+    study._study.ask()
+    again = study_in(tmp_path)
+    assert again.trials == again.open_trials == [first]
+    again.propose(first.settings)
+    assert again.ask().settings != first.settings
+
+
+def test_a_start_between_two_steps_is_one_more_point(tmp_path: Path) -> None:
+    steps = Range("learner.kl_target", 0.1, 0.3, is_integer=False, step=0.1)
+    study = study_in(tmp_path, (steps,))
+    study.propose({steps.key: 0.2})
+    assert study.most_trials == 3
+    study.propose({steps.key: 0.25})
+    assert study.most_trials == 4
 
 
 def test_failed_trials_are_tried_again(tmp_path: Path) -> None:

@@ -49,10 +49,13 @@ def small_sweep(folder: Path, **changes: Any) -> SweepResult:
 
 
 def test_a_sweep_says_why_no_trial_has_the_presets_values(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    space = {"learner.epochs": {"choices": [1, 2]}}
-    result = sweep("gym/CartPole-v1", space, trials=1, output=tmp_path / "s", pruner="none", **SMALL, total_steps=3000)
+    space = {"learner.epochs": {"choices": [1]}}
+    result = sweep("gym/CartPole-v1", space, trials=3, output=tmp_path / "s", pruner="none", **SMALL, total_steps=3000)
     assert result.start is None
-    assert "because the space does not contain learner.epochs=4" in capfd.readouterr().err
+    messages = capfd.readouterr().err
+    assert "because the space does not contain learner.epochs=4" in messages
+    assert "the sweep ends after 1 trial(s), because the space has no more different points" in messages
+    assert (result.is_complete, len(result.trials)) == (True, 1)
 
 
 def test_a_sweep_begins_with_the_start_and_ends_with_a_page(tmp_path: Path) -> None:
@@ -188,11 +191,10 @@ def test_a_failed_trial_is_tried_again(tmp_path: Path) -> None:
 def test_the_pruner_ends_a_run_of_a_worse_trial(tmp_path: Path) -> None:
     result = sweep(
         "gym/CartPole-v1",
-        {"learner.learning_rate": {"choices": [1e-3, 1e-9]}},
-        trials=10,
+        {"learner.learning_rate": {"choices": [1e-3, 1.1e-3, 1.2e-3, 1.3e-3, 1.4e-3, 1e-9]}},
         output=tmp_path / "s",
         quiet=True,
-        sampler="random",
+        sampler="grid",
         **{**SMALL, "total_steps": 20_000},
     )
     pruned = [trial for trial in result.trials if trial.state == "pruned"]

@@ -16,8 +16,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +32,10 @@ _CHOICES = "choices"
 _PARTS = (*_RANGE, _CHOICES)
 _ALLOWED = "give low and high, and optionally log = true or step, or choices = [...]"
 _MOST_GRID_POINTS = 10_000
+# Values of a range of all real numbers among which an untried point is chosen.
+_REAL_VALUES = 1_000_000
+
+Point = tuple[str, ...]
 
 
 class SpaceError(ValueError):
@@ -63,18 +68,29 @@ class Range:
         return (self.low, self.high)
 
     @property
+    def size(self) -> int | None:
+        """How many values there are; None for all real numbers."""
+        if self.step is None and not self.is_integer:
+            return None
+        return math.floor((self.high - self.low) / (self.step or 1) + 1e-9) + 1
+
+    @property
     def grid(self) -> tuple[Any, ...] | None:
         """All values; None if there is no step."""
-        step = self.step or (1 if self.is_integer and not self.log else None)
-        if step is None:
+        if self.size is None or self.size > _MOST_GRID_POINTS or (self.is_integer and self.log):
             return None
-        count = math.floor((self.high - self.low) / step + 1e-9) + 1
-        if count > _MOST_GRID_POINTS:
-            return None
+        return tuple(map(self.value_at, range(self.size)))
+
+    def value_at(self, place: int) -> Any:
+        """The value at a place, from 0 on; of all real numbers, one of a million."""
         if self.is_integer:
-            return tuple(int(self.low + step * place) for place in range(count))
-        # 0.1 + 2 * 0.1 is 0.30000000000000004, above a high of 0.3.
-        return tuple(min(self.high, float(f"{self.low + step * place:.12g}")) for place in range(count))
+            return int(self.low) + int(self.step or 1) * place
+        if self.step is not None:
+            # 0.1 + 2 * 0.1 is 0.30000000000000004, above a high of 0.3.
+            return min(self.high, float(f"{self.low + self.step * place:.12g}"))
+        share = place / (_REAL_VALUES - 1)
+        value = self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
+        return min(self.high, max(self.low, value))
 
     def describe(self) -> str:
         """Say in words what is searched."""
@@ -100,9 +116,18 @@ class Choices:
         return self.values
 
     @property
+    def size(self) -> int:
+        """How many values there are."""
+        return len(self.values)
+
+    @property
     def grid(self) -> tuple[Any, ...]:
         """All values."""
         return self.values
+
+    def value_at(self, place: int) -> Any:
+        """The value at a place, from 0 on."""
+        return self.values[place]
 
     def element(self, value: object) -> Any:
         """The choice that equals a value, which may be another type of number: 0.5 and 1.0 have 1.
@@ -193,6 +218,49 @@ def grid_of(space: Sequence[Dimension]) -> list[dict[str, Any]]:
             "sampler."
         )
     return [dict(zip((d.key for d in space), point, strict=True)) for point in itertools.product(*values)]
+
+
+def size_of(space: Sequence[Dimension]) -> int | None:
+    """How many points a space has; None if one of its ranges is of all real numbers."""
+    sizes = [dimension.size for dimension in space]
+    return None if None in sizes else math.prod(cast("list[int]", sizes))
+
+
+def point_of(space: Sequence[Dimension], settings: Mapping[str, Any]) -> Point:
+    """What is equal for equal settings; steps of real numbers may differ by rounding."""
+    values = [settings.get(dimension.key) for dimension in space]
+    return tuple(f"{value:.12g}" if isinstance(value, float) else json.dumps(value) for value in values)
+
+
+def untried_point(space: Sequence[Dimension], tried: Container[Point], seed: int) -> dict[str, Any] | None:
+    """A point of the space that was not tried; None if there is none.
+
+    It counts through the points from a random one on: it looks at one point more than were tried, at most.
+
+    Args:
+        space: The space.
+        tried: :func:`point_of` those that were.
+        seed: Key of the random point.
+    """
+    sizes = [dimension.size or _REAL_VALUES for dimension in space]
+    total = math.prod(sizes)
+    first = random.Random(seed).randrange(total)
+    for step in range(total):
+        place, point = (first + step) % total, {}
+        for dimension, size in zip(space, sizes, strict=True):
+            place, own = divmod(place, size)
+            point[dimension.key] = dimension.value_at(own)
+        if point_of(space, point) not in tried:
+            return point
+    return None
+
+
+def is_on_step(dimension: Dimension, value: Any) -> bool:
+    """Whether a value is one of those that :attr:`Range.size` counts: a start may lie between two steps."""
+    if isinstance(dimension, Choices) or not contains(dimension, value):
+        return contains(dimension, value)
+    nearest = dimension.value_at(round((value - dimension.low) / (dimension.step or 1)))
+    return math.isclose(nearest, value, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def contains(dimension: Dimension, value: object) -> bool:

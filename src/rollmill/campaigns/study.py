@@ -5,6 +5,7 @@ Optuna (Akiba et al. 2019, arXiv:1907.10902) is asked for settings and told resu
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,18 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from rollmill.campaigns.jobs import CampaignError
-from rollmill.campaigns.space import Choices, Dimension, SpaceError, contains, grid_of
+from rollmill.campaigns.space import (
+    Choices,
+    Dimension,
+    Point,
+    SpaceError,
+    contains,
+    grid_of,
+    is_on_step,
+    point_of,
+    size_of,
+    untried_point,
+)
 from rollmill.extras import install_command
 
 SAMPLERS: Final = ("tpe", "random", "cmaes", "grid")
@@ -29,8 +41,10 @@ _STARTUP_COMPLETE = 5
 # No trial is ended in its first fifth.
 _WARMUP_POINTS = 4
 _HYPERBAND_FACTOR = 3
+# So often the sampler may repeat points before it gets one that was not tried.
+_MOST_DRAWS = 10
 _NAME = "sweep"
-_RETRIED, _ERROR, _VALUES, _METRIC = "retried", "error", "values", "metric"
+_RETRIED, _REPEATED, _ERROR, _VALUES, _METRIC = "retried", "repeated", "error", "values", "metric"
 # Optuna's attribute of a trial whose settings were proposed.
 _FIXED = "fixed_params"
 
@@ -67,6 +81,9 @@ class Trial:
 class Study:
     """The trials of a sweep.
 
+    No two trials have the same point: they would train with the same settings and seeds. Where the sampler repeats one,
+    its trial in the file is failed, with the attribute "repeated", and is not among those of this class.
+
     Optuna does not change a trial that has ended. If the file holds values of another metric, it is replaced by one in
     which all trials are open, so that the caller can end each of them again by what its runs hold.
 
@@ -99,6 +116,7 @@ class Study:
     ) -> None:
         self._optuna = _import_optuna()
         self._space = tuple(space)
+        self._seed = seed
         self._grid = grid_of(space) if sampler == "grid" else None
         _check_sampler(sampler, self._space)
         with _quiet(self._optuna):
@@ -125,18 +143,37 @@ class Study:
                     trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
                     self._suggest(trial)  # Killed in between, it may lack some.
                 self._open[frozen.number] = trial
+                self._drop_if_repeated(frozen.number)  # Killed before it was.
 
     @property
     def most_trials(self) -> int | None:
-        """How many different points there are; None for no limit."""
-        return None if self._grid is None else len(self._grid)
+        """How many trials have different points; None for no limit.
+
+        Proposed points between two steps count, as do repeated ones of earlier versions.
+        """
+        size = size_of(self._space)
+        if size is None:
+            return None
+        begun = [trial.settings for trial in self.trials]
+        tried = {point_of(self._space, settings) for settings in begun}
+        proposed = [point for point in self._proposed if point_of(self._space, point) not in tried]
+        listed = {
+            point_of(self._space, settings)
+            for settings in (*begun, *proposed)
+            if all(is_on_step(dimension, settings.get(dimension.key)) for dimension in self._space)
+        }
+        return size + len(begun) + len(proposed) - len(listed)
 
     @property
     def trials(self) -> list[Trial]:
         """All trials that have begun, by number, without failed ones that were tried again."""
         retried = set(self._study.user_attrs.get(_RETRIED, ()))
         waiting = self._optuna.trial.TrialState.WAITING
-        return [self._trial_of(t) for t in self._all if t.number not in retried and t.state != waiting]
+        return [
+            self._trial_of(t)
+            for t in self._all
+            if t.number not in retried and t.state != waiting and _REPEATED not in t.user_attrs
+        ]
 
     @property
     def open_trials(self) -> list[Trial]:
@@ -153,16 +190,19 @@ class Study:
             self._study.enqueue_trial(self._encoded(settings))
 
     def ask(self) -> Trial:
-        """Begin the next trial."""
-        with _quiet(self._optuna):
-            waiting = [t for t in self._all if t.state == self._optuna.trial.TrialState.WAITING]
-            if self._grid is not None and not waiting:
-                tried = [json.dumps(trial.settings, sort_keys=True) for trial in self.trials]
-                left = [point for point in self._grid if json.dumps(point, sort_keys=True) not in tried]
-                self.propose((left or self._grid)[0])
-            trial = self._study.ask()
-            self._suggest(trial)
-        self._open[trial.number] = trial
+        """Begin the next trial; fewer than :attr:`most_trials` must have begun.
+
+        Its point is a proposed one, or else the sampler's, if that is not the point of another trial.
+        """
+        for draw in itertools.count():
+            if not self._proposed and (self._grid is not None or draw >= _MOST_DRAWS):
+                self.propose(self._untried())
+            with _quiet(self._optuna):
+                trial = self._study.ask()
+                self._suggest(trial)
+            self._open[trial.number] = trial
+            if not self._drop_if_repeated(trial.number):
+                break
         return self._trial_of(self._frozen(trial.number))
 
     def report(self, number: int, point: int, value: float) -> None:
@@ -198,6 +238,33 @@ class Study:
         retried = [*self._study.user_attrs.get(_RETRIED, ()), *(trial.number for trial in failed)]
         self._study.set_user_attr(_RETRIED, retried)
         return len(failed)
+
+    @property
+    def _proposed(self) -> list[dict[str, Any]]:
+        """The settings of points that are to be tried next."""
+        waiting = self._optuna.trial.TrialState.WAITING
+        return [self._decoded(t.system_attrs.get(_FIXED, {})) for t in self._all if t.state == waiting]
+
+    def _tried(self, before: int | None = None) -> set[Point]:
+        """The points of the trials, or of those before one of them."""
+        trials = [trial for trial in self.trials if before is None or trial.number < before]
+        return {point_of(self._space, trial.settings) for trial in trials}
+
+    def _untried(self) -> dict[str, Any]:
+        tried = self._tried()
+        if self._grid is not None:
+            return next(point for point in self._grid if point_of(self._space, point) not in tried)
+        point = untried_point(self._space, tried, self._seed + len(self._all))
+        assert point is not None, "the caller begins no more trials than there are points"
+        return point
+
+    def _drop_if_repeated(self, number: int) -> bool:
+        """Leave out a trial that has begun at the point of an earlier one; returns whether it did."""
+        if point_of(self._space, self._trial_of(self._frozen(number)).settings) not in self._tried(number):
+            return False
+        self._open[number].set_user_attr(_REPEATED, True)
+        self._tell(number, None, self._optuna.trial.TrialState.FAIL)
+        return True
 
     def _tell(self, number: int, value: float | None, state: Any) -> None:
         with _quiet(self._optuna):
@@ -292,7 +359,8 @@ def _open_again(optuna: Any, file: Path, metric: str, direction: str) -> None:
     new = optuna.create_study(storage=new_storage, study_name=_NAME, direction=direction)
     retried = old.user_attrs.get(_RETRIED, ())
     for trial in old.get_trials(deepcopy=False):
-        new.add_trial(_opened(optuna, trial, is_retried=trial.number in retried))
+        is_left_out = trial.number in retried or _REPEATED in trial.user_attrs
+        new.add_trial(_opened(optuna, trial, is_left_out=is_left_out))
     new.set_user_attr(_RETRIED, retried)
     new.set_user_attr(_METRIC, metric)
     for each in (storage, new_storage):
@@ -301,14 +369,15 @@ def _open_again(optuna: Any, file: Path, metric: str, direction: str) -> None:
     new_file.replace(file)
 
 
-def _opened(optuna: Any, trial: Any, *, is_retried: bool) -> Any:
-    """The trial as if it had not ended, unless another one was made of it."""
+def _opened(optuna: Any, trial: Any, *, is_left_out: bool) -> Any:
+    """The trial as if it had not ended, unless another one has its point."""
     states = optuna.trial.TrialState
-    ended = states.FAIL if is_retried else states.RUNNING
+    ended = states.FAIL if is_left_out else states.RUNNING
     return optuna.trial.create_trial(
         state=ended if trial.state.is_finished() else trial.state,
         params=trial.params,
         distributions=trial.distributions,
+        user_attrs={name: value for name, value in trial.user_attrs.items() if name == _REPEATED},
         system_attrs={name: value for name, value in trial.system_attrs.items() if name == _FIXED},
     )
 

@@ -62,7 +62,7 @@ def sweep(
         preset: As for :func:`rollmill.train`.
         space: Setting -> what is searched, such as ``{"learner.learning_rate": {"low": 1e-5, "high": 1e-2, "log":
             True}}`` or ``{"learner.minibatches": {"choices": [2, 4]}}``; or the path of a TOML file of such tables.
-        trials: How many points are tried, failed ones included. A grid has no more than its points.
+        trials: How many different points are tried, failed ones included; at most as many as the space has.
         jobs: Runs at the same time, each with its share of the cores.
         algo: As for :func:`rollmill.train`.
         protocol: Likewise.
@@ -140,8 +140,14 @@ def sweep(
             )
         if retry_failed:
             study.retry_failed()
-        if study.most_trials is not None:
-            trials = min(trials, study.most_trials)
+        if study.most_trials is not None and study.most_trials < trials:
+            trials = study.most_trials
+            if not quiet:
+                print(
+                    f"the sweep ends after {trials} trial(s), because the space has no more different points",
+                    file=sys.stderr,
+                    flush=True,
+                )
         source = _Trials(campaign, study, plan, trials=trials, seeds=seeds, metric=metric)
         is_complete = run_all(campaign, source, jobs=jobs, title=f"rollmill sweep {name}", quiet=quiet)
         found = tuple(study.trials)
