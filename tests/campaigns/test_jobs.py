@@ -17,6 +17,7 @@ from rollmill.campaigns.jobs import (
     job_name,
     open_campaign,
     runs_of,
+    trial_run_name,
 )
 
 ONE = Job("one", "gym/CartPole-v1", {"total_steps": 100, "model.mlp_sizes": (8, 8)}, algo="ppo")
@@ -134,6 +135,20 @@ def test_the_folder_stands_for_its_finished_runs(tmp_path: Path) -> None:
         f"other={tmp_path}",
         "x=none",
     ]
+
+
+def test_each_trial_of_a_sweep_is_a_method(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    with open_campaign(folder, "sweep", {}) as campaign:
+        for number, place in ((0, 0), (0, 1), (12, 0)):
+            job = replace(TWO, name=trial_run_name(number, place))
+            campaign.add([job])
+            campaign.update(job.name, status="done")
+    runs = [f"{folder}/runs/{name}" for name in ("trial_0000-0", "trial_0000-1", "trial_0012-0")]
+    trials = [("trial_0000", runs[0]), ("trial_0000", runs[1]), ("trial_0012", runs[2])]
+    assert expanded([str(folder)]) == [f"{name}={run}" for name, run in trials]
+    assert expanded([f"mine={folder}"]) == [f"mine {name}={run}" for name, run in trials]
+    assert expanded([str(folder), "x=none"]) == [*(f"c {name}={run}" for name, run in trials), "x=none"]
 
 
 def test_names_are_names_of_folders() -> None:

@@ -28,6 +28,7 @@ STATE_FILE: Final = "campaign.json"
 OUTPUT_OPTION: Final = "--output, output"
 _FORMAT = 1
 _LONGEST_NAME = 120
+_TRIAL = re.compile(r"trial_\d{4,}-\d+")
 
 Kind = Literal["suite", "sweep"]
 Status = Literal["waiting", "running", "done", "failed", "pruned"]
@@ -238,6 +239,8 @@ def runs_of(folder: Path | str) -> list[Path] | None:
 def expanded(runs: Iterable[str]) -> list[str]:
     """Run directories as :func:`rollmill.comparing.runs.compare` takes them, of campaigns' folders among them.
 
+    The trials of a sweep are methods: they may differ in settings that define none, such as ``rollout.num_workers``.
+
     Args:
         runs: Directories of runs and folders of campaigns, each also as ``NAME=DIRECTORY``.
 
@@ -245,13 +248,30 @@ def expanded(runs: Iterable[str]) -> list[str]:
         CampaignError: A campaign has no finished run, or its file cannot be read.
     """
     found: list[str] = []
-    for given in runs:
+    given_runs = list(runs)
+    for given in given_runs:
         name, equals, path = ("", "", given) if Path(given).exists() else given.partition("=")
         done = runs_of(path)
         if done is not None and not done:
             raise CampaignError(f"{path} has no finished run yet: let one end, or name the runs in {path}/runs.")
-        found += [given] if done is None else [f"{name}{equals}{run}" for run in done]
+        if done is None:
+            found.append(given)
+        elif all(_TRIAL.fullmatch(run.name) for run in done):
+            front = name or (Path(path).name if len(given_runs) > 1 else "")
+            found += [f"{front} {run.name.rpartition('-')[0]}={run}".lstrip() for run in done]
+        else:
+            found += [f"{name}{equals}{run}" for run in done]
     return found
+
+
+def trial_run_name(number: int, place: int) -> str:
+    """Name of the run of a sweep's trial.
+
+    Args:
+        number: The trial's.
+        place: Of its seed, from 0.
+    """
+    return f"trial_{number:04d}-{place}"
 
 
 def _record(entry: Mapping[str, Any]) -> Record:

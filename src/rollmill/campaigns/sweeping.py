@@ -19,7 +19,7 @@ from typing import Any, cast
 from rollmill.api import check_main_guard, make_config
 from rollmill.campaigns.driver import run_all
 from rollmill.campaigns.follow import RunFollower, curve_of_metric, value_at
-from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record, job_name, open_campaign
+from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record, job_name, open_campaign, trial_run_name
 from rollmill.campaigns.program import name_of, with_own_code
 from rollmill.campaigns.run_queue import RunningJob
 from rollmill.campaigns.space import Dimension, contains, parse_space, read_space
@@ -285,7 +285,7 @@ class _Trials:
 
     @property
     def names(self) -> Collection[str]:
-        return [self._name(trial.number, seed) for trial in self._study.trials for seed in range(self._seeds)]
+        return [trial_run_name(trial.number, seed) for trial in self._study.trials for seed in range(self._seeds)]
 
     def take(self) -> Job | None:
         while not self._queued:
@@ -301,7 +301,7 @@ class _Trials:
         trial = self._trial_of[running.job.name]
         if not self._study.is_open(trial.number):
             return True  # Another seed of it was pruned, or has failed.
-        if running.job.name != self._name(trial.number, 0):  # The pruner goes by the first seed.
+        if running.job.name != trial_run_name(trial.number, 0):  # The pruner goes by the first seed.
             return False
         self._report(trial.number, running.follower, self.total_steps(running.job))
         return self._study.is_hopeless(trial.number)
@@ -316,13 +316,13 @@ class _Trials:
 
     def run_dirs(self, number: int) -> tuple[Path, ...]:
         """Directories of the runs of a trial that have begun."""
-        paths = (self._campaign.run_dir(self._name(number, seed)) for seed in range(self._seeds))
+        paths = (self._campaign.run_dir(trial_run_name(number, seed)) for seed in range(self._seeds))
         return tuple(path for path in paths if path.exists())
 
     def _begin(self, trial: Trial) -> None:
         jobs = [
             Job(
-                name=self._name(trial.number, place),
+                name=trial_run_name(trial.number, place),
                 preset=self._plan.preset,
                 settings=self._plan.settings(trial, self._plan.config.seed + place),
                 algo=self._plan.algo,
@@ -340,7 +340,7 @@ class _Trials:
         """End a trial whose runs have ended; returns whether it has."""
         if not self._study.is_open(number):
             return True
-        records = [self._campaign.records[self._name(number, place)] for place in range(self._seeds)]
+        records = [self._campaign.records[trial_run_name(number, place)] for place in range(self._seeds)]
         names = {record.job.name for record in records}
         if failed := [record for record in records if record.status == "failed"]:
             self._drop(names)
@@ -377,7 +377,3 @@ class _Trials:
         follower = RunFollower(self._campaign.run_dir(name))
         follower.update()
         return curve_of_metric(self._campaign.run_dir(name), follower.rows, self._metric)
-
-    @staticmethod
-    def _name(number: int, place: int) -> str:
-        return f"trial_{number:04d}-{place}"
