@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rollmill.campaigns.follow import RunFollower, curve_of_metric, value_at
+from rollmill.campaigns.follow import RunFollower, curve_of_metric, known_until, value_at
 
 
 def row(steps: int, value: float | None) -> str:
@@ -51,6 +51,13 @@ def test_evaluations_are_a_curve_too(tmp_path: Path) -> None:
         json.dumps({"agent_steps": 20, "mean_return": 7.5}) + "\n" + json.dumps({"agent_steps": 10, "mean_return": 5})
     )
     assert curve_of_metric(tmp_path, [], "evaluation/mean_return") == [(10, 5.0), (20, 7.5)]
+
+
+def test_a_curve_of_evaluations_is_known_until_the_newest() -> None:
+    curve = [(10, 1.0), (20, 2.0)]
+    assert known_until("episode_return", curve, 35) == 35
+    assert known_until("evaluation/mean_return", curve, 35) == 20
+    assert known_until("evaluation/mean_return", [], 35) == 0
 
 
 def test_the_value_at_a_place_is_the_last_before_it() -> None:

@@ -20,10 +20,12 @@ from tests.campaigns.small import (
     was_resumed,
 )
 
-from rollmill.campaigns.jobs import STATE_FILE, CampaignError
+from rollmill.campaigns.follow import RunFollower
+from rollmill.campaigns.jobs import STATE_FILE, CampaignError, open_campaign
 from rollmill.campaigns.space import SpaceError
+from rollmill.campaigns.study import Study
 from rollmill.campaigns.sweep_result import SweepResult
-from rollmill.campaigns.sweeping import sweep
+from rollmill.campaigns.sweeping import _plan, _Trials, sweep
 from rollmill.reporting.metrics import read_metrics
 from rollmill.settings.run_config import load_config
 
@@ -202,6 +204,32 @@ def test_the_pruner_ends_a_run_of_a_worse_trial(tmp_path: Path) -> None:
     for trial in pruned:
         assert read_metrics(result.run_dirs[trial.number][0])[-1]["agent_steps"] < 20_000
         assert trial.value is not None
+
+
+def test_the_pruner_sees_an_evaluation_when_it_has_come(tmp_path: Path) -> None:
+    metric = "evaluation/mean_return"
+    fixed = {"total_steps": 100, "eval_every": 10}
+    plan = _plan("gym/CartPole-v1", SPACE, fixed, algo=None, protocol=None, metric=metric)
+    options: dict[str, Any] = {"sampler": "random", "pruner": "none", "metric": metric}
+    study = Study(tmp_path, plan.space, direction="maximize", seed=1, jobs=1, **options)
+    with open_campaign(tmp_path, "sweep", {}) as campaign:
+        source = _Trials(campaign, study, plan, trials=1, seeds=1, metric=metric)
+        job = source.take()
+        assert job is not None
+        run_dir = campaign.run_dir(job.name)
+        run_dir.mkdir()
+        (run_dir / "metrics.jsonl").write_text('{"agent_steps": 50}\n')
+        (run_dir / "evaluations.jsonl").write_text('{"agent_steps": 10, "mean_return": 1.0}')
+        follower = RunFollower(run_dir)
+        follower.update()
+        source._report(0, follower, 100)
+        assert study.trials[0].curve == {2: 1.0}
+        (run_dir / "evaluations.jsonl").write_text('{"agent_steps": 20, "mean_return": 2.0}')
+        (run_dir / "metrics.jsonl").write_text('{"agent_steps": 100}\n')
+        source.ended(campaign.update(job.name, status="done"))
+    (trial,) = study.trials
+    assert (trial.state, trial.value) == ("complete", 2.0)
+    assert trial.curve == {2: 1.0, **dict.fromkeys(range(4, 21), 2.0)}
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,8 @@ def curve_of_metric(run_dir: Path, rows: Sequence[Mapping[str, Any]], metric: st
         rows: Its metrics.
         metric: A key of ``metrics.jsonl``, or ``evaluation/KEY`` for a key of ``evaluations.jsonl``.
     """
-    group, _, key = metric.partition("/")
     records: Sequence[Mapping[str, Any]] = rows
-    if group == EVALUATION_GROUP:
+    if (key := _of_evaluations(metric)) is not None:
         records = EvaluationQueue(run_dir).records()
     else:
         key = metric
@@ -86,10 +85,31 @@ def metric_keys(run_dir: Path, rows: Sequence[Mapping[str, Any]]) -> set[str]:
     }
 
 
+def known_until(metric: str, curve: Sequence[Point], agent_steps: int) -> int:
+    """Agent steps until which the curve of a run that is training is complete.
+
+    Evaluations arrive when the learner is further already.
+
+    Args:
+        metric: Which one it is.
+        curve: What is known of it; see :func:`curve_of_metric`.
+        agent_steps: Of the run's newest row.
+    """
+    if _of_evaluations(metric) is None:
+        return agent_steps
+    return curve[-1][0] if curve else 0
+
+
 def value_at(curve: Sequence[Point], agent_steps: float) -> float | None:
     """The newest value at a number of agent steps; None before the first."""
     found = [value for steps, value in curve if steps <= agent_steps]
     return found[-1] if found else None
+
+
+def _of_evaluations(metric: str) -> str | None:
+    """The key in ``evaluations.jsonl``; None for other metrics."""
+    group, _, key = metric.partition("/")
+    return key if group == EVALUATION_GROUP else None
 
 
 def _may_be_number(value: object) -> bool:

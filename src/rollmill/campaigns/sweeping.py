@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from rollmill.api import check_main_guard, make_config
 from rollmill.campaigns.driver import run_all
-from rollmill.campaigns.follow import RunFollower, curve_of_metric, value_at
+from rollmill.campaigns.follow import RunFollower, curve_of_metric, known_until, value_at
 from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record, job_name, open_campaign, trial_run_name
 from rollmill.campaigns.program import name_of, with_own_code
 from rollmill.campaigns.run_queue import RunningJob
@@ -352,7 +352,7 @@ class _Trials:
             curves = [self._curve(record.job.name) for record in records]
             first = RunFollower(self._campaign.run_dir(records[0].job.name))
             first.update()
-            self._report(number, first, self.total_steps(records[0].job))
+            self._report(number, first, self.total_steps(records[0].job), has_ended=True)
             if empty := [record.job.name for record, curve in zip(records, curves, strict=True) if not curve]:
                 self._study.fail(number, f"{empty[0]} has no value of {self._metric}; did an episode end?")
             else:
@@ -365,9 +365,10 @@ class _Trials:
         """Take back the other runs of a trial."""
         self._queued = [job for job in self._queued if job.name not in names]
 
-    def _report(self, number: int, follower: RunFollower, total_steps: int) -> None:
+    def _report(self, number: int, follower: RunFollower, total_steps: int, *, has_ended: bool = False) -> None:
         curve = follower.curve(self._metric)
-        reached = math.floor(POINTS * min(1.0, follower.agent_steps / total_steps))
+        known = follower.agent_steps if has_ended else known_until(self._metric, curve, follower.agent_steps)
+        reached = math.floor(POINTS * min(1.0, known / total_steps))
         for point in range(1, reached + 1):
             value = value_at(curve, point * total_steps / POINTS)
             if value is not None:
