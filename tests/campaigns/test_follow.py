@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rollmill.campaigns.follow import RunFollower, curve_of_metric, known_until, value_at
+from rollmill.campaigns.follow import RunFollower, curve_of_metric, known_until, metric_keys, value_at
 
 
 def row(steps: int, value: float | None) -> str:
@@ -51,6 +51,17 @@ def test_evaluations_are_a_curve_too(tmp_path: Path) -> None:
         json.dumps({"agent_steps": 20, "mean_return": 7.5}) + "\n" + json.dumps({"agent_steps": 10, "mean_return": 5})
     )
     assert curve_of_metric(tmp_path, [], "evaluation/mean_return") == [(10, 5.0), (20, 7.5)]
+
+
+def test_each_of_several_policies_has_a_curve_of_evaluations(tmp_path: Path) -> None:
+    folder = tmp_path / "policies" / "prey"
+    folder.mkdir(parents=True)
+    (folder / "evaluations.jsonl").write_text(json.dumps({"agent_steps": 20, "mean_return": 7.5, "env": "a"}))
+    metric = "policy/prey/evaluation/mean_return"
+    assert curve_of_metric(tmp_path, [], metric) == [(20, 7.5)]
+    assert curve_of_metric(tmp_path, [], "evaluation/mean_return") == []
+    assert metric_keys(tmp_path, [{"x": 1}]) == {"x", metric, "policy/prey/evaluation/agent_steps"}
+    assert known_until(metric, [(20, 7.5)], 35) == 20
 
 
 def test_a_curve_of_evaluations_is_known_until_the_newest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from rollmill.api import make_config
 from rollmill.campaigns.jobs import CampaignError
 from rollmill.campaigns.sweep_metric import check_has_metric, check_metric
+from rollmill.storage.population_config import PopulationConfig
 
 CONFIG = make_config("gym/CartPole-v1")
 ROW = {"agent_steps": 10, "episode_return": None, "env/caught": 0.5, "env/missed": 1, "policy_lag_histogram": [1, 2]}
@@ -43,6 +45,20 @@ def test_names_that_a_run_may_have(metric: str) -> None:
 def test_other_names_are_refused(metric: str, message: str) -> None:
     with pytest.raises(CampaignError, match=message):
         check_metric(metric, CONFIG)
+
+
+def test_evaluations_are_those_of_a_policy() -> None:
+    two = replace(CONFIG, population=PopulationConfig(policies=("hunter", "prey")), eval_every=100)
+    check_metric("policy/prey/evaluation/mean_return", two)
+    check_metric("evaluation/mean_return", replace(CONFIG, eval_every=100))
+    for metric in ("evaluation/mean_return", "policy/other/evaluation/mean_return"):
+        allowed = "give policy/hunter/evaluation/mean_return or policy/prey/evaluation/mean_return"
+        with pytest.raises(CampaignError, match=allowed):
+            check_metric(metric, two)
+    with pytest.raises(CampaignError, match="evaluations have policy/prey/evaluation/env, "):
+        check_metric("policy/prey/evaluation/x", two)
+    with pytest.raises(CampaignError, match="the run has one policy; give evaluation/mean_return"):
+        check_metric("policy/prey/evaluation/mean_return", CONFIG)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollmill.reporting.metric_table import EVALUATION_GROUP
 from rollmill.reporting.metrics import METRICS_FILE
-from rollmill.storage.evaluations import EvaluationQueue
+from rollmill.storage.evaluations import EVALUATIONS_FILE, EvaluationQueue
+from rollmill.storage.population_config import POLICIES_FOLDER
 
 Point = tuple[int, float]
+_OF_EVALUATIONS = re.compile(rf"(?:policy/(\w+)/)?{EVALUATION_GROUP}/(.*)")
 
 
 class RunFollower:
@@ -66,23 +69,23 @@ def curve_of_metric(run_dir: Path, rows: Sequence[Mapping[str, Any]], metric: st
     Args:
         run_dir: The run's directory.
         rows: Its metrics.
-        metric: A key of ``metrics.jsonl``, or ``evaluation/KEY`` for a key of ``evaluations.jsonl``.
+        metric: A key of ``metrics.jsonl``, or ``evaluation/KEY`` for a key of ``evaluations.jsonl``, or
+            ``policy/NAME/evaluation/KEY`` for that of one of several policies.
     """
-    records: Sequence[Mapping[str, Any]] = rows
-    if (key := _of_evaluations(metric)) is not None:
-        records = EvaluationQueue(run_dir).records()
-    else:
-        key = metric
+    records, key = rows, metric
+    if (found := policy_and_key(metric)) is not None:
+        name, key = found
+        records = EvaluationQueue(run_dir / POLICIES_FOLDER / name if name else run_dir).records()
     return [(int(row["agent_steps"]), float(row[key])) for row in records if _is_number(row.get(key))]
 
 
 def metric_keys(run_dir: Path, rows: Sequence[Mapping[str, Any]]) -> set[str]:
     """What :func:`curve_of_metric` may be asked for: keys whose values are numbers, or null so far."""
-    evaluations = EvaluationQueue(run_dir).records()
-    own = {key for row in rows for key, value in row.items() if _may_be_number(value)}
-    return own | {
-        f"{EVALUATION_GROUP}/{key}" for row in evaluations for key, value in row.items() if _may_be_number(value)
-    }
+    keys = _keys(rows)
+    for file in (run_dir / EVALUATIONS_FILE, *(run_dir / POLICIES_FOLDER).glob(f"*/{EVALUATIONS_FILE}")):
+        prefix = "" if file.parent == run_dir else f"policy/{file.parent.name}/"
+        keys |= {f"{prefix}{EVALUATION_GROUP}/{key}" for key in _keys(EvaluationQueue(file.parent).records())}
+    return keys
 
 
 def known_until(metric: str, curve: Sequence[Point], agent_steps: int) -> int:
@@ -95,7 +98,7 @@ def known_until(metric: str, curve: Sequence[Point], agent_steps: int) -> int:
         curve: What is known of it; see :func:`curve_of_metric`.
         agent_steps: Of the run's newest row.
     """
-    if _of_evaluations(metric) is None:
+    if policy_and_key(metric) is None:
         return agent_steps
     return curve[-1][0] if curve else 0
 
@@ -106,10 +109,14 @@ def value_at(curve: Sequence[Point], agent_steps: float) -> float | None:
     return found[-1] if found else None
 
 
-def _of_evaluations(metric: str) -> str | None:
-    """The key in ``evaluations.jsonl``; None for other metrics."""
-    group, _, key = metric.partition("/")
-    return key if group == EVALUATION_GROUP else None
+def policy_and_key(metric: str) -> tuple[str, str] | None:
+    """Policy, empty for the only one, and key of a metric of ``evaluations.jsonl``; None for other metrics."""
+    match = _OF_EVALUATIONS.fullmatch(metric)
+    return (match[1] or "", match[2]) if match is not None else None
+
+
+def _keys(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {key for row in rows for key, value in row.items() if _may_be_number(value)}
 
 
 def _may_be_number(value: object) -> bool:

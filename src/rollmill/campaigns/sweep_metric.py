@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollmill.campaigns.follow import RunFollower, metric_keys
+from rollmill.campaigns.follow import RunFollower, metric_keys, policy_and_key
 from rollmill.campaigns.jobs import CampaignError
 from rollmill.reporting.metric_table import EVALUATION_GROUP, EVALUATION_KEYS, metric_names
 from rollmill.settings.config import Config
@@ -23,25 +23,37 @@ def check_metric(metric: str, config: Config) -> None:
     """Check a metric's name.
 
     Args:
-        metric: A key of ``metrics.jsonl``, or ``evaluation/KEY``.
+        metric: A key of ``metrics.jsonl``, ``evaluation/KEY``, or with several policies ``policy/NAME/evaluation/KEY``.
         config: Of the runs.
 
     Raises:
         CampaignError: No run can have it.
     """
-    group, slash, key = metric.partition("/")
-    if group == EVALUATION_GROUP and slash:
-        numbers = [name for name in EVALUATION_KEYS if name not in ("returns", "lengths", "against")]
-        if key not in numbers:
-            raise CampaignError(f"metric={metric!r}: evaluations have {', '.join(f'evaluation/{n}' for n in numbers)}.")
-        if config.eval_every is None:
-            raise CampaignError(f"metric={metric!r}: this run makes no evaluations; give eval_every (--eval-every).")
+    if (found := policy_and_key(metric)) is not None:
+        _check_evaluation(metric, *found, config)
         return
+    group, slash, _ = metric.partition("/")
     if (slash and group == _OPEN_GROUP) or any(_stands_for(name, metric) for name in metric_names()):
         return
     close = difflib.get_close_matches(metric, [*metric_names(), "evaluation/mean_return"], n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "docs/metrics.md lists all."
     raise CampaignError(f"metric={metric!r} is no key of metrics.jsonl: {hint}")
+
+
+def _check_evaluation(metric: str, policy: str, key: str, config: Config) -> None:
+    """Check the name of a metric of evaluations; each of several policies has evaluations of its own."""
+    names = config.population.names
+    if len(names) == 1 and policy:
+        raise CampaignError(f"metric={metric!r}: the run has one policy; give evaluation/{key}.")
+    if len(names) > 1 and policy not in names:
+        allowed = " or ".join(f"policy/{name}/{EVALUATION_GROUP}/{key}" for name in names)
+        raise CampaignError(f"metric={metric!r}: each of several policies has evaluations of its own; give {allowed}.")
+    numbers = [name for name in EVALUATION_KEYS if name not in ("returns", "lengths", "against")]
+    if key not in numbers:
+        prefix = metric.removesuffix(key)
+        raise CampaignError(f"metric={metric!r}: evaluations have {', '.join(f'{prefix}{n}' for n in numbers)}.")
+    if config.eval_every is None:
+        raise CampaignError(f"metric={metric!r}: this run makes no evaluations; give eval_every (--eval-every).")
 
 
 def check_has_metric(run_dirs: Sequence[Path], metric: str) -> None:

@@ -68,7 +68,8 @@ def sweep(
         protocol: Likewise.
         sampler: "tpe", "random", "cmaes" or "grid".
         pruner: "median" or "hyperband" end trials early that look worse than others; "none" ends none.
-        metric: A key of ``metrics.jsonl``, whose last value counts, or ``evaluation/KEY`` of ``evaluations.jsonl``.
+        metric: A key of ``metrics.jsonl``, whose last value counts, or ``evaluation/KEY`` of ``evaluations.jsonl``,
+            with several policies ``policy/NAME/evaluation/KEY``.
         direction: "maximize" or "minimize".
         seeds: Runs of each trial, with the seeds ``seed``, ``seed + 1``, ...; their mean counts.
         output: Folder of everything; ``runs/sweep_PRESET`` by default.
