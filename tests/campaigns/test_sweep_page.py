@@ -16,7 +16,7 @@ from rollmill.campaigns.space import Choices, Range
 from rollmill.campaigns.study import Trial
 from rollmill.campaigns.sweep_figures import _draw_setting, draw_history, draw_settings, draw_trial_curves
 from rollmill.campaigns.sweep_page import rank_correlation, write_sweep_page
-from rollmill.campaigns.sweep_result import SweepResult
+from rollmill.campaigns.sweep_result import SweepResult, format_metric
 from rollmill.cli.command import split_overrides
 from rollmill.settings.options import parse_overrides
 
@@ -88,8 +88,8 @@ def test_the_command_gives_the_settings_that_were_tried(result: SweepResult) -> 
 
 def test_the_result_in_sentences_and_figures(result: SweepResult) -> None:
     text = result.describe()
-    assert text.startswith("5 complete, 1 pruned, 1 failed\nbest: trial 2, episode_return 400.00 with")
-    assert "start: episode_return 20.00" in text
+    assert text.startswith("5 complete, 1 pruned, 1 failed\nbest: trial 2, episode_return 400 with")
+    assert "start: episode_return 20 with" in text
     assert result.command in text
     figures = result.to_dict()
     assert figures["best"]["number"] == 2
@@ -97,6 +97,15 @@ def test_the_result_in_sentences_and_figures(result: SweepResult) -> None:
     empty = replace(result, trials=(), start=None)
     assert empty.describe() == "no trial has ended; none has a value of episode_return"
     assert empty.to_dict()["command"] is None
+
+
+def test_different_values_look_different(result: SweepResult) -> None:
+    values = [1234.56, 1234.61, 0.00123, 0.00124, 98765.4, 1234567.125, -0.5, 0.0, 2e-9, None]
+    texts = ["1,234.56", "1,234.61", "0.00123", "0.00124", "98,765.4", "1,234,567.12", "-0.5", "0", "2e-09", "-"]
+    assert [format_metric(value) for value in values] == texts
+    close = replace(result, trials=(trial(0, 0.1, 0.0123), trial(1, 0.2, 0.0124)), start=None)
+    assert "episode_return 0.0124 with" in close.describe()
+    assert "0.0123" in write_sweep_page(close).read_text()
 
 
 def test_the_page_shows_trials_and_settings(result: SweepResult) -> None:

@@ -15,7 +15,7 @@ from rollmill.campaigns.jobs import CampaignError
 from rollmill.campaigns.space import Choices, Dimension
 from rollmill.campaigns.study import POINTS, Trial
 from rollmill.campaigns.sweep_figures import draw_history, draw_settings, draw_trial_curves
-from rollmill.campaigns.sweep_result import SweepResult
+from rollmill.campaigns.sweep_result import SweepResult, format_metric
 from rollmill.comparing.markup import picture, whole_page
 from rollmill.comparing.tables import table
 from rollmill.settings.option_values import format_value
@@ -97,10 +97,10 @@ def _ranks(values: Sequence[float]) -> Any:
 def _best(result: SweepResult) -> str:
     best = cast("Trial", result.best)
     keys = [dimension.key for dimension in result.space]
-    rows = [["best", str(best.number), *_settings(best, keys), _value(best.value), _seeds(best)]]
+    rows = [["best", str(best.number), *_settings(best, keys), format_metric(best.value), _seeds(best)]]
     start = result.start
     if start is not None:
-        rows.append(["start", str(start.number), *_settings(start, keys), _value(start.value), _seeds(start)])
+        rows.append(["start", str(start.number), *_settings(start, keys), format_metric(start.value), _seeds(start)])
     counts = {state: sum(t.state == state for t in result.trials) for state in ("complete", "pruned", "failed")}
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     what = "largest" if result.sign > 0 else "smallest"
@@ -143,7 +143,7 @@ def _trials(result: SweepResult) -> str:
             str(trial.number),
             trial.state,
             *_settings(trial, keys),
-            _value(trial.value),
+            format_metric(trial.value),
             _seeds(trial),
             trial.error.splitlines()[0] if trial.error else "",
         ]
@@ -166,12 +166,8 @@ def _text(value: object) -> str:
     return format_value(tuple(value) if isinstance(value, list) else value)
 
 
-def _value(value: float | None) -> str:
-    return _NONE if value is None else f"{value:,.2f}"
-
-
 def _seeds(trial: Trial) -> str:
-    return ", ".join(map(_value, trial.values)) if len(trial.values) > 1 else ""
+    return ", ".join(map(format_metric, trial.values)) if len(trial.values) > 1 else ""
 
 
 def _is_number(value: object) -> bool:

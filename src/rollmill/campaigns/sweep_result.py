@@ -6,11 +6,21 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from rollmill.campaigns.space import Dimension
 from rollmill.campaigns.study import Trial
 from rollmill.settings.option_values import format_value
+
+# Above it, six digits would have less than one decimal, or an exponent.
+_LARGE: Final = 1e5
+
+
+def format_metric(value: float | None) -> str:
+    """Write a metric such that different values look different: with six digits, and large ones with two decimals."""
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if abs(value) >= _LARGE else f"{value:,.6g}"
 
 
 @dataclass(frozen=True)
@@ -104,10 +114,11 @@ class SweepResult:
         if self.best is None:
             return f"{lines[0]}; none has a value of {self.metric}"
         lines.append(
-            f"best: trial {self.best.number}, {self.metric} {self.best.value:,.2f} with {self._text(self.best)}"
+            f"best: trial {self.best.number}, {self.metric} {format_metric(self.best.value)} with "
+            f"{self._text(self.best)}"
         )
         if self.start is not None and self.start.value is not None:
-            lines.append(f"start: {self.metric} {self.start.value:,.2f} with {self._text(self.start)}")
+            lines.append(f"start: {self.metric} {format_metric(self.start.value)} with {self._text(self.start)}")
         return "\n".join([*lines, "To train with the settings of the best trial:", self.command])
 
     def _of_trial(self, trial: Trial) -> dict[str, Any]:
