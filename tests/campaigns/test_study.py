@@ -229,6 +229,26 @@ def test_failed_trials_are_tried_again(tmp_path: Path) -> None:
     assert study.retry_failed() == 0
 
 
+def test_a_point_is_proposed_once_over_killed_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = {"learner.learning_rate": 0.05, "learner.epochs": 2, "model.mlp_sizes": [8]}
+    for _ in range(2):
+        study_in(tmp_path).propose(start)
+    study = study_in(tmp_path)
+    failed = study.ask()
+    assert failed.settings == start
+    assert study._proposed == []
+    study.fail(failed.number, "it broke")
+    with monkeypatch.context() as killed:
+        killed.setattr(study._study, "set_user_attr", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            study.retry_failed()
+    again = study_in(tmp_path)
+    assert again.retry_failed() == 1
+    assert again._proposed == [start]
+    assert again.ask().settings == start
+    assert [trial.number for trial in again.trials] == [failed.number + 1]
+
+
 def test_cmaes_takes_two_ranges(tmp_path: Path) -> None:
     pytest.importorskip("cmaes")
     study = study_in(tmp_path, (RATE, EPOCHS), sampler="cmaes")

@@ -185,9 +185,11 @@ class Study:
         return number in self._open
 
     def propose(self, settings: Mapping[str, Any]) -> None:
-        """Have a point tried next."""
-        with _quiet(self._optuna):
-            self._study.enqueue_trial(self._encoded(settings))
+        """Have a point tried next, once: a session that was killed may have proposed it before."""
+        point = point_of(self._space, settings)
+        if point not in [point_of(self._space, waiting) for waiting in self._proposed]:
+            with _quiet(self._optuna):
+                self._study.enqueue_trial(self._encoded(settings))
 
     def ask(self) -> Trial:
         """Begin the next trial; fewer than :attr:`most_trials` must have begun.
@@ -234,9 +236,9 @@ class Study:
         """Propose the points of failed trials again; returns how many."""
         failed = [trial for trial in self.trials if trial.state == "failed"]
         for trial in failed:
+            # In this order, and one by one: a kill in between leaves a failed trial, which the next call proposes.
             self.propose(trial.settings)
-        retried = [*self._study.user_attrs.get(_RETRIED, ()), *(trial.number for trial in failed)]
-        self._study.set_user_attr(_RETRIED, retried)
+            self._study.set_user_attr(_RETRIED, [*self._study.user_attrs.get(_RETRIED, ()), trial.number])
         return len(failed)
 
     @property
