@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import rollmill
 from rollmill.comparing.page import NotWritableError, write_report
 from rollmill.comparing.runs import ComparisonError, compare
-from rollmill.comparing.statistics import aggregates, profile
+from rollmill.comparing.statistics import MissingReportExtraError, aggregates, profile
 from rollmill.settings.run_config import load_config, write_config
 from rollmill.storage.evaluations import EvaluationQueue
 
@@ -83,6 +84,18 @@ def test_a_page_of_many_runs(tmp_path: Path) -> None:
     assert of_method["lag=0"]["mean"]["value"] == pytest.approx(0.65)
     assert of_method["lag=1"]["iqm"]["value"] == pytest.approx(1.15)
     assert json.loads((tmp_path / "report" / "report.json").read_text()) == json.loads(json.dumps(report.figures))
+
+
+def test_without_rliable_a_note_replaces_the_aggregates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rliable", None)  # as if it were not installed
+    with pytest.raises(MissingReportExtraError, match="rliable, which is not installed"):
+        aggregates({"a": np.ones((2, 2))})
+    report = write_report([a_run(tmp_path / "a", "atari/pong", 1, 10.0)], tmp_path / "report")
+    page = report.page.read_text()
+    assert "The aggregates over all games are left out: the statistics of a report need rliable" in page
+    assert "Over all games" not in page
+    assert "human = 1" in page
+    assert (report.figures["games"], report.figures["aggregates"]) == ([], {})
 
 
 def test_an_evaluation_counts_more_than_training_episodes(tmp_path: Path) -> None:

@@ -115,7 +115,6 @@ def suite(
     Raises:
         ValueError: An unknown suite, invalid settings, or a folder with another suite.
         MissingExtra: The package of an environment is not installed.
-        MissingReportExtraError: The report of Atari games needs rliable.
         MainGuardError: See :func:`rollmill.train`.
         KeyboardInterrupt: A second Ctrl-C.
     """

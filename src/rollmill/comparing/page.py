@@ -28,6 +28,7 @@ from rollmill.comparing.run_details import (
 from rollmill.comparing.runs import Comparison, compare
 from rollmill.comparing.statistics import (
     AGGREGATES,
+    MissingReportExtraError,
     aggregates,
     mean_intervals,
     profile,
@@ -72,6 +73,8 @@ def write_report(
 ) -> Report:
     """Compare runs and write the page.
 
+    Aggregates over Atari games need rliable; without it a note on the page says so.
+
     Args:
         runs: Run directories, or ``NAME=DIRECTORY``, see :func:`rollmill.comparing.runs.compare`.
         output: Directory of the page and the pictures.
@@ -82,7 +85,6 @@ def write_report(
     Raises:
         ComparisonError: The runs cannot be compared.
         MissingPackageError: matplotlib is not installed.
-        MissingReportExtraError: Some are of Atari games, and rliable is not installed.
         NotWritableError: The directory cannot be created or written to.
     """
     check_extra("plots", "a report")
@@ -104,9 +106,13 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes
     games, matrices = score_matrices(comparison)
     found: Mapping[str, Mapping[str, Estimate]] = {}
     if games:
-        found = aggregates(matrices, seed=seed)
-        pictures = [draw_aggregates(found, folder / "aggregates.png")]
-        pictures += [draw_profiles(profile(matrices, seed=seed), folder / "profiles.png")]
+        try:
+            found = aggregates(matrices, seed=seed)
+            pictures = [draw_aggregates(found, folder / "aggregates.png")]
+            pictures += [draw_profiles(profile(matrices, seed=seed), folder / "profiles.png")]
+        except MissingReportExtraError as error:  # Hours of training may have led here.
+            games, matrices = [], {}
+            notes = [*notes, f"The aggregates over all games are left out: {error}."]
     rated = rated_runs(comparison)
     pictures_of_rated = [
         draw_rated_run(each, folder / f"ratings-{number}.png") for number, each in enumerate(rated, start=1)
