@@ -110,6 +110,13 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         pass
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with open_campaign(tmp_path, "suite", {}) as campaign:
+        (tmp_path / "campaign.new").mkdir()
+        with pytest.raises(CampaignError, match=r"campaign\.json cannot be written \(Is a directory\): free space or"):
+            campaign.add([ONE])
+
+
 def test_a_status_that_is_unknown_is_refused(tmp_path: Path) -> None:
     with open_campaign(tmp_path, "suite", {}) as campaign:
         campaign.add([ONE])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 from tests.campaigns.small import SMALL, assert_nothing_is_left, has_checkpoint, wait_for, was_resumed
 
-from rollmill.campaigns.jobs import Campaign, Job, Record, open_campaign
-from rollmill.campaigns.run_queue import RunQueue, shares_of
+from rollmill.campaigns.follow import RunFollower
+from rollmill.campaigns.jobs import Campaign, CampaignError, Job, Record, open_campaign
+from rollmill.campaigns.run_queue import RunningJob, RunQueue, shares_of
 from rollmill.reporting.metrics import read_metrics
 from rollmill.runtime.affinity import usable_cpus
 
@@ -79,6 +81,46 @@ def test_the_error_of_an_earlier_session_is_not_taken_for_the_last_one(campaign:
         record = until_one_ends(queue)
     assert record.status == "failed"
     assert record.error == "SIGKILL killed it."
+
+
+@pytest.mark.parametrize("file", ["one.json", "one.log"])
+def test_a_file_that_cannot_be_written_is_named(campaign: Campaign, file: str) -> None:
+    job = Job("one", "gym/CartPole-v1", dict(SMALL))
+    campaign.add([job])
+    (campaign.folder / "jobs" / file).mkdir()
+    with RunQueue(campaign, 1) as queue, pytest.raises(CampaignError, match=rf"{file} cannot be written \(Is a dir"):
+        queue.start(job)
+
+
+@pytest.mark.parametrize("is_first_error", [True, False])
+def test_the_other_runs_can_save_where_the_record_of_one_cannot_be_written(
+    campaign: Campaign, is_first_error: bool
+) -> None:
+    jobs = [Job(name, "gym/CartPole-v1", {}) for name in ("one", "two")]
+    campaign.add(jobs)
+    scripts = ("echo; exec sleep 100", "trap 'sleep 0.5; exit 0' TERM; echo; while :; do sleep 0.05; done")
+    processes = []
+
+    def run_and_fail() -> None:
+        with RunQueue(campaign, 2) as queue:
+            for share, (job, script) in enumerate(zip(jobs, scripts, strict=True)):
+                process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+                processes.append(process)
+                assert process.stdout is not None
+                with process.stdout as out:
+                    out.readline()  # It handles signals now.
+                follower = RunFollower(campaign.run_dir(job.name))
+                queue._running[job.name] = RunningJob(job, process, share, time.monotonic(), follower, 0)
+            (campaign.folder / "campaign.new").mkdir()
+            if not is_first_error:
+                raise LookupError("another error")
+
+    with pytest.raises(
+        CampaignError if is_first_error else LookupError, match=r"campaign\.json cannot be written|another error"
+    ):
+        run_and_fail()
+    assert [process.returncode for process in processes] == [-signal.SIGTERM, 0]
+    assert [record.status for record in campaign.records.values()] == ["waiting", "done"]
 
 
 @pytest.mark.slow

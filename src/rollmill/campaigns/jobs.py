@@ -150,7 +150,11 @@ class Campaign:
         return self._records[name]
 
     def save(self) -> None:
-        """Write the file."""
+        """Write the file.
+
+        Raises:
+            CampaignError: It cannot be written.
+        """
         content = {
             "format": _FORMAT,
             "kind": self._kind,
@@ -159,7 +163,8 @@ class Campaign:
             "runs": [asdict(record) for record in self._records.values()],
         }
         path = self.folder / STATE_FILE
-        write_whole(path, json.dumps(content, indent=1).encode() + b"\n", path.with_suffix(".new"))
+        with refused_files(path):
+            write_whole(path, json.dumps(content, indent=1).encode() + b"\n", path.with_suffix(".new"))
 
     def _read(self) -> None:
         path = self.folder / STATE_FILE
@@ -189,6 +194,18 @@ class Campaign:
     def _lasting(self, definition: Mapping[str, Any]) -> dict[str, Any]:
         """What must be the same in all sessions."""
         return {key: value for key, value in definition.items() if key not in self._may_change}
+
+
+@contextlib.contextmanager
+def refused_files(path: Path) -> Iterator[None]:
+    """Raise :class:`CampaignError` where a file of a campaign cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise CampaignError(
+            f"{path} cannot be written ({error.strerror or error}): free space or give permission to write there, and "
+            "repeat the command, which continues."
+        ) from error
 
 
 @contextlib.contextmanager

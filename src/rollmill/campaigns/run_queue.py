@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from rollmill.campaigns.follow import RunFollower
-from rollmill.campaigns.jobs import Campaign, Job, Record, Status
+from rollmill.campaigns.jobs import Campaign, CampaignError, Job, Record, Status, refused_files
 from rollmill.regimes.steps_done import saved_steps
 from rollmill.runtime import sweep
 from rollmill.runtime.affinity import usable_cpus
@@ -83,6 +83,9 @@ class RunQueue:
         try:
             # After a second Ctrl-C nothing is waited for.
             self.end_all(0.0 if isinstance(error, KeyboardInterrupt) else _GRACE_S)
+        except CampaignError:
+            if error is None:  # Otherwise the first error tells more.
+                raise
         finally:
             self._watchdog.close()
 
@@ -97,11 +100,17 @@ class RunQueue:
         return len(self._running) < len(self._shares)
 
     def start(self, job: Job) -> RunningJob:
-        """Start a run, or resume it where a killed or interrupted one has left a checkpoint."""
+        """Start a run, or resume it where a killed or interrupted one has left a checkpoint.
+
+        Raises:
+            CampaignError: A file cannot be written.
+        """
         assert self._watchdog is not None
         share = next(i for i in range(len(self._shares)) if i not in {each.share for each in self._running.values()})
         words = self._words(job)
-        with self._campaign.log_file(job.name).open("ab") as log, _confined(self._shares[share]):
+        with refused_files(self._campaign.log_file(job.name)):
+            opened = self._campaign.log_file(job.name).open("ab")
+        with opened as log, _confined(self._shares[share]):
             log_begins = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
                 # -P: modules in the working directory must not shadow installed ones.
@@ -146,18 +155,32 @@ class RunQueue:
 
         Args:
             grace_s: Seconds in which they can save; then they are killed.
+
+        Raises:
+            CampaignError: All have ended, but a record could not be saved. The next session finds it "running" in the
+                file, and continues the run.
         """
         for running in self._running.values():
             self.stop(running.job.name, "waiting")
         deadline = time.monotonic() + grace_s
+        errors: list[CampaignError] = []
         try:
             while self._running and time.monotonic() < deadline:
-                self.poll()
+                self._poll_into(errors)
                 time.sleep(0.05)
         finally:  # A second Ctrl-C ends the wait.
-            self._kill()
+            self._kill(errors)
+        if errors:
+            raise errors[0]
 
-    def _kill(self) -> None:
+    def _poll_into(self, errors: list[CampaignError]) -> None:
+        """Go on with the other runs where the record of one cannot be saved."""
+        try:
+            self.poll()
+        except CampaignError as error:
+            errors.append(error)
+
+    def _kill(self, errors: list[CampaignError]) -> None:
         """Kill what still runs."""
         for running in self._running.values():
             running.process.kill()
@@ -165,7 +188,8 @@ class RunQueue:
             sweep.kill_all(self._campaign.token)
             for running in self._running.values():
                 running.process.wait()
-            self.poll()
+        while self._running:  # All have ended.
+            self._poll_into(errors)
 
     def _words(self, job: Job) -> list[str]:
         """The command that starts or resumes the run."""
@@ -175,7 +199,8 @@ class RunQueue:
         if run_dir.exists():
             shutil.rmtree(run_dir)  # It was killed before its first checkpoint, and begins again.
         settings = self._campaign.settings_file(job.name)
-        settings.write_text(json.dumps(signed(dict(job.settings)), indent=1) + "\n")
+        with refused_files(settings):
+            settings.write_text(json.dumps(signed(dict(job.settings)), indent=1) + "\n")
         words = ["train", job.preset, "--run-dir", str(run_dir), "--settings", str(settings), "--quiet"]
         for option in ("algo", "protocol"):
             if (value := getattr(job, option)) is not None:
