@@ -104,6 +104,29 @@ def test_a_resumed_run_keeps_what_is_set_and_what_waits() -> None:
     assert not resumed.notes
 
 
+def test_a_changed_setting_holds_after_a_resume() -> None:
+    said = {"learning_rate": "0.1", "clip_range": "0.2", "discount": "0.9, mutated", "entropy_coef": "0"}
+    before, told = LiveNumbers(settings=said), list[str]()
+    before.set({"learning_rate": 0.25, "clip_range": 0.5, "discount": 0.8})
+    before.take(([("entropy_coef", 0.5, 10), ("clip_range", 0.6, 10)], [0, 0]), 4)
+    state: Any = decode(encode(before.state_dict()))
+    plain = LiveNumbers(settings=said)
+    plain.load_state_dict(state)
+    assert plain.state_dict() == before.state_dict()
+    other = LiveNumbers(
+        settings={**said, "learning_rate": "0.2", "discount": "0.9", "entropy_coef": "1"}, log=told.append
+    )
+    other.load_state_dict(state)
+    assert {key: other.state_dict()[key] for key in ("set", "pending")} == {
+        "set": {"clip_range": 0.5},
+        "pending": [["clip_range", 0.6, 10]],
+    }
+    assert [line.split()[0] for line in told] == ["discount", "entropy_coef", "learning_rate"]
+    del state["settings"]  # As in checkpoints of earlier versions.
+    other.load_state_dict(state)
+    assert other.state_dict()["set"] == before.state_dict()["set"]
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_have_rules_in_words(name: str) -> None:
     rule = NUMBERS[name]

@@ -74,6 +74,7 @@ class LiveNumbers:
 
     Args:
         block: Where the news come from; None without a block.
+        settings: Name -> what the run's settings say about a number. After a resume with other ones, the setting holds.
         note: Called with what a person must know.
         log: Called with what is worth a line in the log.
     """
@@ -82,10 +83,12 @@ class LiveNumbers:
         self,
         block: ControlBlock | None = None,
         *,
+        settings: Mapping[str, str] | None = None,
         note: Callable[[str], None] = lambda text: None,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._block = block
+        self._settings = dict(settings or {})
         self._note = note
         self._log = log
         self._set: dict[str, float] = {}
@@ -157,12 +160,21 @@ class LiveNumbers:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold: plain numbers and strings."""
-        return {"set": dict(self._set), "pending": [list(change) for change in self._pending]}
+        return {
+            "set": dict(self._set),
+            "pending": [list(change) for change in self._pending],
+            "settings": dict(self._settings),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` gave."""
-        self._set = dict(state["set"])
-        self._pending = [Change(*change) for change in state["pending"]]
+        """Takes over what :meth:`state_dict` gave, without the numbers whose settings are others by now."""
+        before = state.get("settings", self._settings)  # missing in checkpoints of earlier versions
+        changed = {name for name in before.keys() | self._settings if before.get(name) != self._settings.get(name)}
+        pending = [Change(*change) for change in state["pending"]]
+        for name in sorted(changed & {*state["set"], *(change.name for change in pending)}):
+            self._log(f"{name} is that of the settings, which were changed since it was set during the run")
+        self._set = {name: value for name, value in state["set"].items() if name not in changed}
+        self._pending = [change for change in pending if change.name not in changed]
         self._publish()
 
     def _publish(self) -> None:

@@ -11,8 +11,14 @@ from rollmill.learning.report import LearnerNote
 from rollmill.pbt.history import PbtEvent, append_event, cut_history
 from rollmill.pbt.training import PolicyMember, PopulationTraining
 from rollmill.regimes.setup import RunSetup
-from rollmill.settings.live_settings import live_numbers, upper_end
+from rollmill.settings.config import Config
+from rollmill.settings.live_settings import live_numbers, settings_of_numbers, upper_end
 from rollmill.settings.pbt_checks import mutated_numbers
+
+
+def settings_of_policy(config: Config, policy: int) -> dict[str, str]:
+    """Return name -> what the run's settings say about a policy's number (:func:`settings_of_numbers`)."""
+    return settings_of_numbers(config.policies[policy], mutated_numbers(config) if config.population.pbt else ())
 
 
 def member_of(run: RunSetup, policy: int, setup: LearnerSetup) -> PolicyMember | None:

@@ -50,7 +50,7 @@ from rollmill.models.freezing import freeze
 from rollmill.pbt.training import PolicyMember
 from rollmill.regimes.guests import make_guest
 from rollmill.regimes.initial_weights import InitialWeights, load_state
-from rollmill.regimes.population import member_of, population_training
+from rollmill.regimes.population import member_of, population_training, settings_of_policy
 from rollmill.regimes.setup import RunSetup, with_delays
 from rollmill.roles import LearnerPhase
 from rollmill.runtime.child import ChildContext
@@ -297,6 +297,7 @@ class LearnerSide:
                     None
                     if run.ranks.rank
                     else control_block(run.memory.arena, terms=run.config.reward_terms, policy=policy),
+                    settings=settings_of_policy(run.config, policy),
                     note=lambda text: context.send(LearnerNote(text)),
                     log=context.log.info,
                 ),

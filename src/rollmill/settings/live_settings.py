@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
@@ -11,6 +13,9 @@ from rollmill.learning.live_numbers import REWARD_WEIGHT
 
 MOST_SYMMETRIC_CLIP = 0.99
 """1 - clip_range is the lower end of the ratio, and must be above 0."""
+
+SCHEDULES = {"entropy_coef": "entropy_schedule", "clip_range": "clip_schedule"}
+"""Number -> the setting of its schedule, of those that the algorithm has."""
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
@@ -35,6 +40,23 @@ def live_numbers(config: Config) -> dict[str, float | None]:
     if isinstance(optimiser.method, Adam):
         found["adam_beta1"], found["adam_beta2"] = optimiser.method.betas
     return found
+
+
+def settings_of_numbers(config: Config, mutated: Collection[str] = ()) -> dict[str, str]:
+    """Return name -> all that the settings say about a number, as text that is only to be compared.
+
+    A number that was set during a run holds after a resume as long as this is the same.
+
+    Args:
+        config: The policy's settings.
+        mutated: Numbers that population-based training changes.
+    """
+    schedules = {number: getattr(config.algorithm, key, None) for number, key in SCHEDULES.items()}
+    schedules["learning_rate"] = asdict(config.optimiser.schedule)
+    return {
+        name: f"{value!r}, schedule {schedules.get(name)!r}{', mutated' if name in mutated else ''}"
+        for name, value in live_numbers(config).items()
+    }
 
 
 def upper_end(config: Config, number: str) -> float:

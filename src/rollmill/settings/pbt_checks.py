@@ -9,14 +9,12 @@ from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.learning.config import FixedSchedule
 from rollmill.learning.live_numbers import REWARD_WEIGHT
 from rollmill.pbt.config import AUTO_MUTATED
-from rollmill.settings.live_settings import live_numbers, upper_end
+from rollmill.settings.live_settings import SCHEDULES, live_numbers, upper_end
 from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.agent_roles import patterns_of
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
-
-_SCHEDULES = {"entropy_coef": "entropy_schedule", "clip_range": "clip_schedule"}
 
 
 def check_pbt(config: Config) -> None:
@@ -111,7 +109,7 @@ def _check_numbers(config: Config, policy: Config, name: str) -> None:
             f"pbt.mutate has learning_rate, but learner.schedule={schedule.name!r} changes it, too: use "
             "learner.schedule=constant, or mutate other numbers."
         )
-    for number, key in _SCHEDULES.items():
+    for number, key in SCHEDULES.items():
         if number in mutate and getattr(policy.algorithm, key, "constant") != "constant":
             raise ConfigError(
                 f"pbt.mutate has {number}, but learner.{key} changes it, too: use learner.{key}=constant, or mutate "
