@@ -57,6 +57,16 @@ def test_ratings_follow_results_and_snapshots_keep_theirs() -> None:
     assert league.figures(is_row=False)["past_win_rate"] is None
 
 
+def test_matches_of_replaced_weights_do_not_count_but_tell_who_is_played() -> None:
+    league = make_league(make_bank())
+    league.publish(100, 1, weights(1))
+    league.observe(batch(Match(1, 1.0), last=(0, 1)), 2, is_own=False)
+    assert league.rating == make_league(make_bank()).rating
+    assert league.figures(is_row=False)["past_win_rate"] is None
+    assert league._keeper is not None
+    assert not league._keeper._places.is_unused(0)
+
+
 @pytest.mark.parametrize(("system", "matchmaking"), [(Elo, "pfsp"), (OpenSkill, "elo")])
 def test_a_restored_league_goes_on_as_the_one_that_was_saved(system: Any, matchmaking: str) -> None:
     banks = [make_bank(), make_bank()]

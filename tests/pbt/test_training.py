@@ -169,6 +169,8 @@ def test_data_of_the_old_generation_is_dropped(population: Callable[..., Populat
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert len(scene.members[0].results.episodes) == 2
     assert not scene.members[1].results.episodes, "episodes of the old generation do not count"
+    assert [len(progress.recent_episodes) for progress in (kept, replaced)] == [SLOTS, 0]
+    assert [progress.episodes for progress in (kept, replaced)] == [SLOTS, SLOTS]
 
 
 def test_an_event_waits_for_a_full_window_and_does_not_repeat(population: Callable[..., Population]) -> None:

@@ -79,11 +79,17 @@ class League:
         """The policy's rating, as people compare it."""
         return self._standings.system.shown(self._rating)
 
-    def observe(self, batch: Trajectories, version: int) -> None:
-        """Take in the results of a batch, before the version that is learned from it."""
+    def observe(self, batch: Trajectories, version: int, *, is_own: bool = True) -> None:
+        """Take in the results of a batch, before the version that is learned from it.
+
+        Args:
+            batch: The batch.
+            version: That version.
+            is_own: Whether the policy's present weights, or earlier ones that they were learned from, have played it.
+        """
         if self._keeper is not None:
             self._keeper.observe(batch, version)
-        for match in batch.matches:
+        for match in batch.matches if is_own else ():
             self.count(match)
 
     def count(self, match: Match) -> None:

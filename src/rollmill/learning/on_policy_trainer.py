@@ -53,6 +53,19 @@ class _Prepared(NamedTuple):
     config: OnPolicyConfig
 
 
+class _Ended(NamedTuple):
+    """What ended within a batch.
+
+    Attributes:
+        episodes: Of all ranks.
+        are_own: Whether no sample is of weights that another policy's have replaced: what they have reached does not
+            count as a result of the present ones.
+    """
+
+    episodes: list[EpisodeEnd]
+    are_own: bool
+
+
 class OnPolicyTrainer:
     """Learns from batches of trajectories. See :class:`rollmill.learning.learner.Trainer`.
 
@@ -159,13 +172,18 @@ class OnPolicyTrainer:
         prepared = self._loader.next(timeout_s=wait_s)
         if prepared is None and not self._context.stop.is_set():
             return True
-        episodes = self._agree_to_go_on(prepared)
-        if prepared is None or episodes is None:
+        ended = self._agree_to_go_on(prepared)
+        if prepared is None or ended is None:
             return False
-        self._progress.take_episodes(episodes)
-        self._entropy_guard.observe(episodes, self._progress.recent_episodes)
+        own = ended.episodes if ended.are_own else []
+        self._progress.take_episodes(ended.episodes, own)
+        self._entropy_guard.observe(own, self._progress.recent_episodes)
         if self._tasks is not None:
-            self._tasks.take_episodes(episodes)
+            self._tasks.take_episodes(own)
+        if self.league is not None:
+            self.league.observe(prepared.batch, self._progress.batches + 1, is_own=ended.are_own)
+        if self._progress.results is not None and ended.are_own:
+            self._progress.results.add(prepared.batch.episodes, prepared.batch.matches)
         self._learn(learner, self._with_present_numbers(prepared))
         return True
 
@@ -259,22 +277,26 @@ class OnPolicyTrainer:
         self.stale_samples = state["counters"]["stale_samples"]
         self.invalid_samples = state["counters"]["invalid_samples"]
 
-    def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
+    def _agree_to_go_on(self, prepared: _Prepared | None) -> _Ended | None:
         """Agree with the other ranks on the next batch; every rank calls it once for each batch or when asked to stop.
 
         Returns:
-            The episodes that ended within all ranks' batches; None if a rank is asked to stop. Numbers that were set
-            meanwhile apply from this batch.
+            What ended within all ranks' batches; None if a rank is asked to stop. Numbers that were set meanwhile apply
+            from this batch.
         """
         episodes = [] if prepared is None else list(prepared.batch.episodes)
+        are_own = prepared is None or bool((prepared.batch.versions >= self._oldest_version).all())
         batch = self._progress.batches
         news = self._numbers.read(batch)
-        answers = self._collective.gather((self._context.stop.is_set(), plain_episodes(episodes), news))
-        if any(stops for stops, _, _ in answers):
+        answers = self._collective.gather((self._context.stop.is_set(), plain_episodes(episodes), are_own, news))
+        if any(stops for stops, *_ in answers):
             self._stop_with_others()
             return None
-        self._numbers.take(answers[0][2], batch)
-        return [episode for _, ended, _ in answers for episode in episodes_of(ended)]
+        self._numbers.take(answers[0][3], batch)
+        return _Ended(
+            [episode for _, ended, *_ in answers for episode in episodes_of(ended)],
+            all(own for _, _, own, _ in answers),
+        )
 
     def _stop_with_others(self) -> None:
         if not self._context.stop.is_set():
@@ -310,12 +332,8 @@ class OnPolicyTrainer:
         self._ledger.enter(LearnerPhase.LEARNING)
         progress, batch = self._progress, prepared.batch
         steps_before = progress.sgd_steps
-        if self.league is not None:
-            self.league.observe(batch, progress.batches + 1)
         keep = self._admit(batch, learner.version)
         targets = self._on_one_scale(batch, prepared.targets, keep)
-        if progress.results is not None and (batch.versions >= self._oldest_version).all():
-            progress.results.add(batch.episodes, batch.matches)
         whole = Whole.of(targets, keep, self._collective, self._config)
         self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # without the other ranks' rows
         self._update.follow(self._numbers, self._learning_rate.value(self._run_steps.value))

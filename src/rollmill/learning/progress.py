@@ -73,10 +73,15 @@ class Progress:
     generation: int = 0
     results: RecentResults | None = None
 
-    def take_episodes(self, episodes: Sequence[EpisodeEnd]) -> None:
-        """Count episodes that have ended."""
+    def take_episodes(self, episodes: Sequence[EpisodeEnd], own: Sequence[EpisodeEnd] | None = None) -> None:
+        """Count episodes that have ended.
+
+        Args:
+            episodes: All of them.
+            own: Those of the present weights; None where all are.
+        """
         self.episodes += len(episodes)
-        self.recent_episodes = [*self.recent_episodes, *episodes][-RECENT_EPISODES:]
+        self.recent_episodes = [*self.recent_episodes, *(episodes if own is None else own)][-RECENT_EPISODES:]
 
     def counters(self) -> dict[str, int]:
         """Return the counters for a checkpoint."""

@@ -301,10 +301,10 @@ class ReplayTrainer:
 
     def _count_results(self, episodes: Sequence[EpisodeEnd], matches: Sequence[Match]) -> None:
         """Count the episodes and matches that have ended."""
-        self._progress.take_episodes(episodes)
-        episodes, matches = self._own_results.select(episodes, matches, self._store.limiter.inserted_by_all)
+        own, matches = self._own_results.select(episodes, matches, self._store.limiter.inserted_by_all)
+        self._progress.take_episodes(episodes, own)
         if self._progress.results is not None:
-            self._progress.results.add(episodes, matches)
+            self._progress.results.add(own, matches)
         if self._league is not None:
             for match in matches:
                 self._league.count(match)
