@@ -28,6 +28,10 @@ from rollmill.settings.pbt_checks import mutated_numbers
         ),
         ({"policies": 2, "pbt.mutate": "entropy_coef"}, "begins with 0, which no factor changes"),
         (
+            {"policies": 2, "pbt.mutate": "gae_lambda", "policy.1.learner.gae_lambda": 1.0},
+            "policy 1 begins with 1, whose distance from 1 no factor changes",
+        ),
+        (
             {"policies": 2, "pbt.mutate": "clip_range", "pbt.limits.clip_range": "0.1,2"},
             r"pbt\.limits\.clip_range='0.1,2': give at most 0\.99",
         ),
@@ -81,6 +85,8 @@ def test_a_population_has_no_schedules_unless_they_are_given() -> None:
     [
         ("ppo", {"learner.entropy_coef": 0.01}, ("learning_rate", "entropy_coef", "adam_beta1")),
         ("ppo", {"learner.entropy_coef": 0.0}, ("learning_rate", "adam_beta1")),
+        ("ppo", {"learner.adam_betas": (0.0, 0.99)}, ("learning_rate", "adam_beta1")),
+        ("ppo", {"learner.adam_betas": (0.0, 0.99), "pbt.mutate": "adam_beta1"}, ("adam_beta1",)),
         ("impala", {}, ("learning_rate", "entropy_coef")),
         ("dqn", {}, ("learning_rate", "adam_beta1")),
         ("ppo", {"pbt.mutate": "discount"}, ("discount",)),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.pbt.config import PbtConfig
-from rollmill.pbt.mutation import NEAR_ONE
+from rollmill.pbt.mutation import NEAR_ONE, factored
 
 Floats = NDArray[np.float64]
 
@@ -54,9 +54,10 @@ class Scale:
     """
 
     def __init__(self, name: str, initial: float, config: PbtConfig) -> None:
+        self._name = name
         self._is_near_one = name in NEAR_ONE
         low, high = config.limits_of(name)
-        start = 1.0 - initial if self._is_near_one else initial
+        start = factored(name, initial)
         if self._is_near_one:
             low, high = 1.0 - high, 1.0 - low
         ends = sorted((start / _WITHOUT_LIMITS, start * _WITHOUT_LIMITS))
@@ -71,7 +72,7 @@ class Scale:
         """Return the place of a value in the range."""
         if self._low == self._high:
             return 0.0
-        inner = self._inner(1.0 - value if self._is_near_one else value)
+        inner = self._inner(factored(self._name, value))
         return min(1.0, max(0.0, (inner - self._low) / (self._high - self._low)))
 
     def from_unit(self, place: float) -> float:

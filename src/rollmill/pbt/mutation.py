@@ -14,6 +14,11 @@ NEAR_ONE = ("discount", "gae_lambda", "adam_beta1", "adam_beta2")
 _NEAREST_TO_ONE = 1e-6
 
 
+def factored(name: str, value: float) -> float:
+    """Return the part of a number that factors multiply: its distance from 1, or all of it."""
+    return 1.0 - value if name in NEAR_ONE else value
+
+
 def mutated(
     values: Mapping[str, float], config: PbtConfig, random: np.random.Generator, *, rate: float | None = None
 ) -> dict[str, float]:
@@ -36,9 +41,9 @@ def mutated(
 
 
 def _scaled(name: str, value: float, factor: float, config: PbtConfig) -> float:
-    changed = value * factor
+    changed = factored(name, value) * factor
     if name in NEAR_ONE:
-        changed = 1.0 - min(1.0, max(_NEAREST_TO_ONE, (1.0 - value) * factor))
+        changed = 1.0 - min(1.0, max(_NEAREST_TO_ONE, changed))
     low, high = config.limits_of(name)
     changed = min(max(changed, low), high)
     # A range of ratios, for example, may have an upper end that no limit was given for.

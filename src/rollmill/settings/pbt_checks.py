@@ -9,6 +9,7 @@ from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.learning.config import FixedSchedule
 from rollmill.learning.live_numbers import REWARD_WEIGHT
 from rollmill.pbt.config import AUTO_MUTATED
+from rollmill.pbt.mutation import factored
 from rollmill.settings.live_settings import SCHEDULES, live_numbers, upper_end
 from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.agent_roles import patterns_of
@@ -79,12 +80,16 @@ def mutated_numbers(config: Config) -> tuple[str, ...]:
     """Return the names of the numbers that are mutated."""
     if config.pbt.mutate != "auto":
         return config.pbt.mutate
-    known = live_numbers(config.policies[0])
     return tuple(
         name
-        for name, value in known.items()
-        if (name in AUTO_MUTATED or name.startswith(REWARD_WEIGHT)) and value != 0  # No factor changes 0.
+        for name, value in live_numbers(config.policies[0]).items()
+        if (name in AUTO_MUTATED or name.startswith(REWARD_WEIGHT)) and not _is_stuck(name, value)
     )
+
+
+def _is_stuck(number: str, value: float | None) -> bool:
+    """Whether no factor changes the value."""
+    return value is not None and factored(number, value) == 0
 
 
 def _check_numbers(config: Config, policy: Config, name: str) -> None:
@@ -98,10 +103,11 @@ def _check_numbers(config: Config, policy: Config, name: str) -> None:
             )
         if known[number] is None and number == "max_grad_norm":
             raise ConfigError("pbt.mutate has max_grad_norm, but learner.max_grad_norm is None: give it a value.")
-        if known[number] == 0 and config.pbt.mutate != "auto":
+        if _is_stuck(number, value := known[number]) and config.pbt.mutate != "auto":
+            whose = "whose distance from 1" if value else "which"
             raise ConfigError(
-                f"pbt.mutate has {number}, but policy {name} begins with 0, which no factor changes: give it another "
-                "value."
+                f"pbt.mutate has {number}, but policy {name} begins with {value:g}, {whose} no factor changes: give it "
+                "another value."
             )
     schedule = policy.optimiser.schedule
     if "learning_rate" in mutate and schedule != FixedSchedule():
