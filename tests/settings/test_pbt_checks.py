@@ -32,6 +32,14 @@ from rollmill.settings.pbt_checks import mutated_numbers
             "policy 1 begins with 1, whose distance from 1 no factor changes",
         ),
         (
+            {"policies": 2, "learner.entropy_coef": 0.0, "policy.1.learner.entropy_coef": 0.01},
+            r"pbt\.mutate \(auto\) has entropy_coef, but policy 0 begins with 0, which no factor changes",
+        ),
+        (
+            {"policies": 2, "learner.entropy_coef": 0.01, "policy.1.learner.entropy_coef": 0.0},
+            r"pbt\.mutate \(auto\) has entropy_coef, but policy 1 begins with 0",
+        ),
+        (
             {"policies": 2, "pbt.mutate": "clip_range", "pbt.limits.clip_range": "0.1,2"},
             r"pbt\.limits\.clip_range='0.1,2': give at most 0\.99",
         ),

@@ -59,7 +59,7 @@ class PbtConfig(Checked, section="pbt"):
         relative_gap: Likewise, by more than this share of the other's absolute objective.
         mutate: Numbers that are mutated, of those that ``run.set`` takes. For ``discount``, ``gae_lambda`` and Adam's
             betas the distance from 1 is mutated. "auto" is those of the paper that the algorithm and the optimiser have
-            and that factors change (not a weight of 0, for example): ``learning_rate``, ``entropy_coef``,
+            and that factors change in any policy (not a weight of 0): ``learning_rate``, ``entropy_coef``,
             ``adam_beta1`` and the weights of reward terms, which are called ``reward_weight.NAME``.
         explore: "mutate": random factors. "pb2": a policy that is replaced gets the numbers for which a bandit predicts
             the largest gain, and others keep theirs (:mod:`rollmill.pbt.bandit`); for populations of fewer than ten.

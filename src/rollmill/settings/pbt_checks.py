@@ -80,11 +80,10 @@ def mutated_numbers(config: Config) -> tuple[str, ...]:
     """Return the names of the numbers that are mutated."""
     if config.pbt.mutate != "auto":
         return config.pbt.mutate
-    return tuple(
-        name
-        for name, value in live_numbers(config.policies[0]).items()
-        if (name in AUTO_MUTATED or name.startswith(REWARD_WEIGHT)) and not _is_stuck(name, value)
-    )
+    found = [(name, value) for policy in config.policies for name, value in live_numbers(policy).items()]
+    names = dict.fromkeys(name for name, _ in found if name in AUTO_MUTATED or name.startswith(REWARD_WEIGHT))
+    changing = {name for name, value in found if not _is_stuck(name, value)}
+    return tuple(name for name in names if name in changing)
 
 
 def _is_stuck(number: str, value: float | None) -> bool:
@@ -103,11 +102,11 @@ def _check_numbers(config: Config, policy: Config, name: str) -> None:
             )
         if known[number] is None and number == "max_grad_norm":
             raise ConfigError("pbt.mutate has max_grad_norm, but learner.max_grad_norm is None: give it a value.")
-        if _is_stuck(number, value := known[number]) and config.pbt.mutate != "auto":
+        if _is_stuck(number, value := known[number]):
             whose = "whose distance from 1" if value else "which"
             raise ConfigError(
-                f"pbt.mutate has {number}, but policy {name} begins with {value:g}, {whose} no factor changes: give it "
-                "another value."
+                f"pbt.mutate{' (auto)' if config.pbt.mutate == 'auto' else ''} has {number}, but policy {name} begins "
+                f"with {value:g}, {whose} no factor changes: give it another value, or mutate other numbers."
             )
     schedule = policy.optimiser.schedule
     if "learning_rate" in mutate and schedule != FixedSchedule():
