@@ -31,7 +31,7 @@ def config(**limits: object) -> PbtConfig:
 def test_a_scale_has_its_ends_at_its_limits(
     name: str, initial: float, limits: str | None, low: float, high: float
 ) -> None:
-    scale = Scale(name, initial, config(**({} if limits is None else {name: limits})))
+    scale = Scale(name, [initial], config(**({} if limits is None else {name: limits})))
     assert scale.from_unit(0.0) == pytest.approx(low)
     assert scale.from_unit(1.0) == pytest.approx(high)
     if low == high:
@@ -41,16 +41,34 @@ def test_a_scale_has_its_ends_at_its_limits(
 
 
 def test_a_weight_below_zero_keeps_its_sign() -> None:
-    scale = Scale("reward_weight.energy", -2.0, PbtConfig())
+    scale = Scale("reward_weight.energy", [-2.0], PbtConfig())
     ends = sorted((scale.from_unit(0.0), scale.from_unit(1.0)))
     assert ends == [pytest.approx(-20.0), pytest.approx(-0.2)]
     assert scale.from_unit(scale.to_unit(-2.0)) == pytest.approx(-2.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "initial", "low", "high"),
+    [
+        ("learning_rate", [1e-3, 1e-5, 1e-4], 1e-6, 1e-2),
+        ("discount", [0.99, 0.999], 0.9999, 0.9),
+        ("reward_weight.energy", [-1.0, -2.0], -0.1, -20.0),
+    ],
+)
+def test_the_range_has_room_for_the_values_of_all_policies(
+    name: str, initial: list[float], low: float, high: float
+) -> None:
+    scale = Scale(name, initial, PbtConfig())
+    ends = [scale.from_unit(0.0), scale.from_unit(1.0)]
+    assert sorted(ends) == pytest.approx(sorted((low, high)))
+    for value in initial:
+        assert scale.from_unit(scale.to_unit(value)) == pytest.approx(value)
+
+
 def test_positive_numbers_are_scaled_by_their_logarithm() -> None:
-    scale = Scale("learning_rate", 1e-3, config())
+    scale = Scale("learning_rate", [1e-3], config())
     assert scale.from_unit(0.5) == pytest.approx(1e-3)
-    assert Scale("discount", 0.99, config()).from_unit(0.5) == pytest.approx(0.99)
+    assert Scale("discount", [0.99], config()).from_unit(0.5) == pytest.approx(0.99)
 
 
 def test_the_process_is_the_literal_one() -> None:
@@ -93,7 +111,7 @@ def test_it_finds_the_best_numbers() -> None:
     initial, random = {"learning_rate": 1e-3, "discount": 0.99}, np.random.default_rng(1)
     observations: list[Observation] = []
     for event in range(40):
-        numbers = suggested(observations, initial, event, config(), random)
+        numbers = suggested(observations, [initial], event, config(), random)
         assert 1e-4 <= numbers["learning_rate"] <= 1e-2
         assert 0.9 <= numbers["discount"] <= 0.999
         rate, horizon = math.log10(numbers["learning_rate"]), math.log10(1 - numbers["discount"])
@@ -106,7 +124,7 @@ def test_it_finds_the_best_numbers() -> None:
 
 def test_little_is_known_at_first() -> None:
     initial = {"learning_rate": 1e-3, "discount": 0.99}
-    drawn = [suggested([], initial, 0, config(), np.random.default_rng(seed)) for seed in range(200)]
+    drawn = [suggested([], [initial], 0, config(), np.random.default_rng(seed)) for seed in range(200)]
     rates = np.log10([each["learning_rate"] for each in drawn])
     assert rates.min() < -3.8
     assert rates.max() > -2.2
@@ -115,4 +133,4 @@ def test_little_is_known_at_first() -> None:
 def test_what_was_seen_with_fewer_numbers_is_left_out() -> None:
     initial, random = {"learning_rate": 1e-3, "discount": 0.99}, np.random.default_rng(1)
     old = [Observation(event, {"learning_rate": 1e-3}, 1.0) for event in range(20)]
-    assert suggested(old, initial, 20, config(), random).keys() == initial.keys()
+    assert suggested(old, [initial], 20, config(), random).keys() == initial.keys()

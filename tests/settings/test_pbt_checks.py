@@ -40,6 +40,15 @@ from rollmill.settings.pbt_checks import mutated_numbers
             r"pbt\.mutate \(auto\) has entropy_coef, but policy 1 begins with 0",
         ),
         (
+            {
+                "policies": 2,
+                "pbt.explore": "pb2",
+                "learner.reward_weights": {"energy": -2.0},
+                "policy.1.learner.reward_weights.energy": 1.0,
+            },
+            r"reward_weight\.energy, but policies begin with values from -2 to 1: give .*energy=-2,1",
+        ),
+        (
             {"policies": 2, "pbt.mutate": "clip_range", "pbt.limits.clip_range": "0.1,2"},
             r"pbt\.limits\.clip_range='0.1,2': give at most 0\.99",
         ),

@@ -8,7 +8,7 @@ directions; the bandit uses what all policies have seen, so that four policies a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,19 +49,19 @@ class Scale:
 
     Args:
         name: The number.
-        initial: Its value at the start.
-        config: Its limits; without, a tenth to ten times the initial value (or distance from 1).
+        initial: Its values at the start, of all policies, with one sign.
+        config: Its limits; without, a tenth of the lowest to ten times the highest value (or distance from 1).
     """
 
-    def __init__(self, name: str, initial: float, config: PbtConfig) -> None:
+    def __init__(self, name: str, initial: Collection[float], config: PbtConfig) -> None:
         self._name = name
         self._is_near_one = name in NEAR_ONE
         low, high = config.limits_of(name)
-        start = factored(name, initial)
         if self._is_near_one:
             low, high = 1.0 - high, 1.0 - low
-        ends = sorted((start / _WITHOUT_LIMITS, start * _WITHOUT_LIMITS))
-        low, high = (low if math.isfinite(low) else ends[0]), (high if math.isfinite(high) else ends[1])
+        starts = [factored(name, value) for value in initial]
+        ends = [end for start in starts for end in (start / _WITHOUT_LIMITS, start * _WITHOUT_LIMITS)]
+        low, high = (low if math.isfinite(low) else min(ends)), (high if math.isfinite(high) else max(ends))
         if self._is_near_one:
             high = min(high, 1.0)
         self._sign = -1.0 if high <= 0.0 and low < 0.0 else 1.0
@@ -88,7 +88,7 @@ class Scale:
 
 def suggested(
     observations: Sequence[Observation],
-    initial: Mapping[str, float],
+    initial: Sequence[Mapping[str, float]],
     event: int,
     config: PbtConfig,
     random: np.random.Generator,
@@ -97,12 +97,12 @@ def suggested(
 
     Args:
         observations: Of all policies.
-        initial: Name -> value at the start.
+        initial: Name -> value at the start, of each policy.
         event: Number of the present event.
         config: Limits.
         random: Draws candidates.
     """
-    scales = {name: Scale(name, value, config) for name, value in initial.items()}
+    scales = {name: Scale(name, [each[name] for each in initial], config) for name in initial[0]}
     candidates = random.random((_CANDIDATES, len(scales)))
     chosen = candidates[0]
     # Those of a session with fewer mutated settings say nothing about the others.

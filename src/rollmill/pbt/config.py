@@ -66,7 +66,8 @@ class PbtConfig(Checked, section="pbt"):
         mutation_rate: Probability with which a number is mutated in an event.
         factor: A mutated number is multiplied or divided by it, or by a random factor of a range "1.1,1.5".
         limits: Smallest and largest value of a mutated number: ``pbt.limits.learning_rate=1e-5,1e-2``. Without, "pb2"
-            looks between a tenth and ten times the value (or the distance from 1) at the start.
+            looks between a tenth of the lowest and ten times the highest value (or distance from 1) of the policies at
+            the start.
         vary: Whether all policies but the first begin with mutated numbers, each with probability 1.
     """
 

@@ -172,7 +172,8 @@ class PopulationTraining:
         if self._config.explore == "mutate":
             return mutated(source.values, self._config, random)
         seen = sorted((each for other in self._members for each in other.seen), key=lambda each: each.event)
-        return suggested(seen, self._members[0].initial, member.events, self._config, random)
+        initial = [other.initial for other in self._members]
+        return suggested(seen, initial, member.events, self._config, random)
 
     def _finish(
         self, policy: int, member: PolicyMember, kind: EventKind, source: str | None, scores: Mapping[int, float]

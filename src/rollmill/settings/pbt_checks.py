@@ -47,6 +47,13 @@ def check_pbt(config: Config) -> None:
             )
         _check_numbers(config, policy, name)
     mutate = mutated_numbers(config)
+    for number in mutate if config.pbt.explore == "pb2" else ():
+        starts = [start for policy in policies if (start := live_numbers(policy)[number]) is not None]
+        if number not in config.pbt.limits and starts and min(starts) < 0 < max(starts):
+            raise ConfigError(
+                f"pbt.explore='pb2' with {number}, but policies begin with values from {min(starts):g} to "
+                f"{max(starts):g}: give the range to look in, as pbt.limits.{number}={min(starts):g},{max(starts):g}."
+            )
     for number in config.pbt.limits:
         if number not in mutate:
             raise ConfigError(
