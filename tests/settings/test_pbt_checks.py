@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,17 @@ def test_a_population_has_no_schedules_unless_they_are_given() -> None:
 def test_what_is_mutated(algo: str, settings: dict[str, Any], names: tuple[str, ...]) -> None:
     config = rollmill.make_config("gym/CartPole-v1", {"pbt": True, "policies": 2, **settings}, algo=algo)
     assert mutated_numbers(config) == names
+
+
+def test_a_weight_that_is_a_switch_is_not_mutated() -> None:
+    population = {"pbt": True, "policies": 2, "learner.reward_weights": {"clip": 1.0}}
+    elsewhere = rollmill.make_config("gym/CartPole-v1", population)
+    assert "reward_weight.clip" in mutated_numbers(elsewhere)
+    level = replace(elsewhere.env, name="dmlab/rooms_watermaze")
+    assert mutated_numbers(replace(elsewhere, env=level)) == ("learning_rate", "adam_beta1")
+    named = rollmill.make_config("gym/CartPole-v1", {**population, "pbt.mutate": "reward_weight.clip"})
+    with pytest.raises(ValueError, match=r"pbt\.mutate has reward_weight\.clip, which switches something on"):
+        replace(named, env=level)
 
 
 @pytest.mark.parametrize(

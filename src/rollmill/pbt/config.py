@@ -23,6 +23,9 @@ ReplacementRule = Literal["truncation", "half"]
 AUTO_MUTATED = ("learning_rate", "entropy_coef", "adam_beta1")
 """What the paper mutates of a learner (section A.3.1)."""
 
+SWITCHES: Mapping[str, tuple[str, ...]] = {"dmlab": ("clip",)}
+"""Family of environments -> reward terms that a weight of 1 switches on and 0 off, and that no other weight suits."""
+
 
 def _is_factor(value: Any) -> bool:
     return _ABOVE_ONE.holds(value) or (
@@ -60,7 +63,8 @@ class PbtConfig(Checked, section="pbt"):
         mutate: Numbers that are mutated, of those that ``run.set`` takes. For ``discount``, ``gae_lambda`` and Adam's
             betas the distance from 1 is mutated. "auto" is those of the paper that the algorithm and the optimiser have
             and that factors change in any policy (not a weight of 0): ``learning_rate``, ``entropy_coef``,
-            ``adam_beta1`` and the weights of reward terms, which are called ``reward_weight.NAME``.
+            ``adam_beta1`` and the weights of reward terms, which are called ``reward_weight.NAME``, without terms that
+            are switches (DeepMind Lab's ``clip``).
         explore: "mutate": random factors. "pb2": a policy that is replaced gets the numbers for which a bandit predicts
             the largest gain, and others keep theirs (:mod:`rollmill.pbt.bandit`); for populations of fewer than ten.
         mutation_rate: Probability with which a number is mutated in an event.

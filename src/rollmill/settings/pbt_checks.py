@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.learning.config import FixedSchedule
 from rollmill.learning.live_numbers import REWARD_WEIGHT
-from rollmill.pbt.config import AUTO_MUTATED
+from rollmill.pbt.config import AUTO_MUTATED, SWITCHES
 from rollmill.pbt.mutation import factored
 from rollmill.settings.live_settings import SCHEDULES, live_numbers, upper_end
 from rollmill.settings.value_checks import ConfigError
@@ -89,8 +89,14 @@ def mutated_numbers(config: Config) -> tuple[str, ...]:
         return config.pbt.mutate
     found = [(name, value) for policy in config.policies for name, value in live_numbers(policy).items()]
     names = dict.fromkeys(name for name, _ in found if name in AUTO_MUTATED or name.startswith(REWARD_WEIGHT))
-    changing = {name for name, value in found if not _is_stuck(name, value)}
+    changing = {name for name, value in found if not _is_stuck(name, value)} - _switches(config)
     return tuple(name for name in names if name in changing)
+
+
+def _switches(config: Config) -> set[str]:
+    """Return the weights of reward terms that are either 1 or 0."""
+    families = [name.partition("/")[0] for name in config.env.names]
+    return {f"{REWARD_WEIGHT}{term}" for family in families for term in SWITCHES.get(family, ())}
 
 
 def _is_stuck(number: str, value: float | None) -> bool:
@@ -106,6 +112,11 @@ def _check_numbers(config: Config, policy: Config, name: str) -> None:
             raise ConfigError(
                 f"pbt.mutate={','.join(mutate)}: policy {name} has no {number} that may change during a run; it has "
                 f"{', '.join(known)}."
+            )
+        if number in _switches(config):
+            raise ConfigError(
+                f"pbt.mutate has {number}, which switches something on (1) or off (0): with another weight the reward "
+                "makes no sense. Leave it out."
             )
         if known[number] is None and number == "max_grad_norm":
             raise ConfigError("pbt.mutate has max_grad_norm, but learner.max_grad_norm is None: give it a value.")
