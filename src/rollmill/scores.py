@@ -145,7 +145,7 @@ def scores_of(name: str) -> Scores | None:
     Returns:
         None for other environments.
     """
-    task = _task(name)
+    task = scored_task(name)
     return None if task is None else SCORES[task]
 
 
@@ -200,7 +200,7 @@ def _normalised(returns: Mapping[str, float]) -> list[float]:
     names: dict[str, str] = {}
     found = []
     for name, value in returns.items():
-        score, task = human_normalised(name, value), _task(name)
+        score, task = human_normalised(name, value), scored_task(name)
         if score is None or task is None:
             raise ValueError(f"{name!r} has no human score: give games of ATARI_57 or levels of DMLAB_30")
         if task in names:
@@ -216,8 +216,8 @@ def _folded(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def _task(name: str) -> str | None:
-    """The name in :data:`SCORES` of a task; None where it has none."""
+def scored_task(name: str) -> str | None:
+    """Return the name in :data:`SCORES` of a task, which several spellings may have; None where it has no scores."""
     if name.startswith(_LONG_NAME):
         name = "dmlab/" + name.removeprefix(_LONG_NAME)
     return _TASKS.get(_folded(name))

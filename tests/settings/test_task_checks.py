@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import rollmill
+from rollmill.envs.config import EnvConfig
 from rollmill.settings import config as config_module
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import OptionError
@@ -33,6 +34,19 @@ def groups_of(config: Config) -> tuple[int, int]:
     assert config.rollout.num_workers != "auto"
     assert config.num_envs % config.envs_per_group == 0
     return config.num_envs // config.envs_per_group, config.rollout.num_workers
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("atari/battle_zone", "atari/BattleZone"),
+        ("dmlab/rooms_watermaze", "dmlab/contributed/dmlab30/rooms_watermaze"),
+        ("dmlab/rooms_collect_good_objects_train", "dmlab/rooms_collect_good_objects_test"),
+    ],
+)
+def test_names_of_one_task_are_refused(names: tuple[str, str]) -> None:
+    with pytest.raises(ConfigError, match=f"env.tasks names '{names[0]}' and '{names[1]}', which have the same human"):
+        EnvConfig(name=",".join(names), tasks=names)
 
 
 def test_one_environment_is_not_checked_for_tasks() -> None:

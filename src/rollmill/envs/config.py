@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rollmill.envs.wrapper_calls import parse_wrappers
+from rollmill.scores import scored_task
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import NAME, UNIT_BELOW_ONE, Checked, ConfigError, integer
 
@@ -165,6 +166,13 @@ class EnvConfig(Checked, section="env"):
         if len(set(self.tasks)) < len(self.tasks):
             twice = next(name for name in self.tasks if self.tasks.count(name) > 1)
             raise ConfigError(f"env.tasks names {twice!r} twice: each task is named once.")
+        names: dict[str, str] = {}
+        for name in self.tasks:
+            if (task := scored_task(name)) is not None and (other := names.setdefault(task, name)) != name:
+                raise ConfigError(
+                    f"env.tasks names {other!r} and {name!r}, which have the same human score and count as one task: "
+                    "give one of them."
+                )
         parse_wrappers(self.wrappers)
 
     @property
