@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithms.random_trajectories import MIXED, OBSERVATION, flat, random_arrays, random_batch
+from torch import nn
 
 from rollmill.algorithms.batches import OnPolicyBatch
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
 from rollmill.losses.vtrace import vtrace
 from rollmill.models.config import ModelConfig
+from rollmill.specs import TASK, ArraySpec
 
 T, K = 6, 5
 
@@ -175,6 +177,25 @@ def test_vtrace_takes_its_advantages_from_the_current_policy(clip_kind: Literal[
     assert loss.moments is not None
     kept = advantage[batch.keep].double()
     torch.testing.assert_close(loss.moments, torch.stack([batch.keep.sum().double(), kept.sum(), kept.square().sum()]))
+
+
+def test_vtrace_normalises_the_advantages_of_each_task() -> None:
+    torch.manual_seed(3)
+    spec = {**OBSERVATION, TASK: ArraySpec(shape=(2,), dtype="float32", low=0, high=1, one_hot=True)}
+    config = OnPolicyConfig(advantage="vtrace", clip_kind="none", value_coef=0.0)
+    ppo = PPO(spec, MIXED, ModelConfig(mlp_sizes=(16,), normalise_returns="popart"), config)
+    batch, of_task = random_batch(T, K, advantage=None, return_=None), torch.arange(K) % 2
+    batch = batch._replace(
+        observation={**batch.observation, TASK: nn.functional.one_hot(of_task).float().expand(T + 1, K, 2)},
+        reward=batch.reward * (1.0 + 99.0 * of_task),
+        coefficients=scheduled(ppo, entropy_coef=0.0),
+    )
+    loss = ppo.loss(batch, None)
+    assert loss.moments is not None
+    assert loss.moments[0].tolist() == [batch.keep[:, of_task == each].sum() for each in (0, 1)]
+    alone = [ppo.loss(batch._replace(keep=batch.keep & (of_task == each)), None).value.item() for each in (0, 1)]
+    assert min(map(abs, alone)) > 1e-3
+    assert loss.value.item() == pytest.approx(sum(alone), rel=1e-4), "each task counts as if it were alone"
 
 
 def ppo_of_gae_settings(clip_kind: Literal["none", "reciprocal"]) -> PPO:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rollmill.losses.ppo import (
     clipped_surrogate,
@@ -178,6 +178,30 @@ def test_normalised_advantages_of_pieces_with_shared_sums() -> None:
         normalise_advantages(a, v, sums=sums) for a, v in ((advantage[:20], valid[:20]), (advantage[20:], valid[20:]))
     ]
     torch.testing.assert_close(torch.cat(pieces), whole, rtol=1e-6, atol=1e-6)
+
+
+def test_normalised_advantages_of_tasks() -> None:
+    s, of_task = samples(50), torch.arange(50) % 3
+    advantage, valid = s["advantage"] * 10.0**of_task + of_task, s["valid"]
+    task = nn.functional.one_hot(of_task).float()
+    whole = normalise_advantages(advantage, valid, task=task)
+    for each in range(3):
+        own = of_task == each
+        torch.testing.assert_close(whole[own], normalise_advantages(advantage[own], valid[own]), rtol=1e-4, atol=1e-5)
+    sums = masked_sums(advantage[:20], valid[:20], task[:20]) + masked_sums(advantage[20:], valid[20:], task[20:])
+    piece = normalise_advantages(advantage[:20], valid[:20], sums=sums, task=task[:20])
+    torch.testing.assert_close(piece, whole[:20], rtol=1e-5, atol=1e-6)
+    # Sums of a checkpoint that did not tell tasks apart.
+    together = normalise_advantages(advantage, valid, sums=masked_sums(advantage, valid), task=task)
+    assert torch.equal(together, normalise_advantages(advantage, valid))
+
+
+def test_a_task_that_the_sums_lack_is_normalised_with_all() -> None:
+    advantage, valid = torch.tensor([1.0, 3.0, 8.0]), torch.ones(3, dtype=torch.bool)
+    task = nn.functional.one_hot(torch.tensor([0, 0, 1])).float()
+    sums = masked_sums(advantage[:2], valid[:2], task[:2])
+    scaled = normalise_advantages(advantage, valid, sums=sums, task=task)
+    torch.testing.assert_close(scaled, (advantage - 2.0) / 2**0.5)
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -96,8 +96,8 @@ class OnPolicyBatch(NamedTuple):
         reset_steps: Every t with any ``reset[t]``, ascending, known to the host.
         rnn_state: ``[K, S]`` before x_0; None without a recurrent core.
         divisor: Samples that count in the whole minibatch; a scalar tensor if losses are compiled.
-        moments: float64 ``[3]``: count, sum and sum of squares of the advantages of the whole minibatch; None if
-            unknown before the loss.
+        moments: float64 ``[3]``: count, sum and sum of squares of the advantages of the whole minibatch, or, where the
+            loss computes them, of the previous one, with several tasks ``[3, tasks]``; None if unknown before the loss.
         coefficients: Scheduled numbers by name, such as ``"clip_range"`` and ``"entropy_coef"``.
     """
 

@@ -82,21 +82,23 @@ class PPO(OnPolicyAlgorithm):
         config, keep, coefficients = self.config, batch.keep, batch.coefficients
         steps = keep.shape[0]
         log_prob, entropy, value = self.evaluate(batch)
-        moments = None
+        moments = task = None
         predicted, of_behaviour = value[:steps], batch.value[:steps]
         scale = self.acting.value_scale(batch.observation, predicted)
         if config.advantage == "vtrace":
             target, advantage = self._vtrace(batch, log_prob, value)
             if scale is not None:
                 advantage = advantage * scale
-            moments = masked_sums(advantage, keep)
+            # Advantages of one task may be far smaller than those of another, which would take all of the gradient.
+            task = self.acting.tasks(batch.observation, predicted)
+            moments = masked_sums(advantage, keep, task)
         else:
             assert batch.advantage is not None
             assert batch.return_ is not None
             target, advantage = batch.return_, batch.advantage
         if config.normalise_advantages:
             sums = moments if batch.moments is None else batch.moments
-            advantage = normalise_advantages(advantage, keep, sums=sums)
+            advantage = normalise_advantages(advantage, keep, sums=sums, task=task)
         if config.clip_kind == "none":
             surrogate = policy_gradient_loss(log_prob, batch.log_prob, advantage, keep, batch.divisor)
         else:

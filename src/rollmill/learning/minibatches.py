@@ -94,9 +94,9 @@ class Minibatches:
         collective: The ranks.
 
     Attributes:
-        previous_moments: Moments of the last minibatch's advantages, float64 ``[3]``, if the loss computes them. Parts
-            use the previous minibatch's moments, because they do not know the current one's. Saved in checkpoints of
-            runs that resume exactly.
+        previous_moments: Moments of the last minibatch's advantages, float64 ``[3]`` or ``[3, tasks]``, if the loss
+            computes them. Parts use the previous minibatch's moments, because they do not know the current one's. Saved
+            in checkpoints of runs that resume exactly.
     """
 
     def __init__(

@@ -157,29 +157,52 @@ def entropy_loss(entropy: Tensor, valid: Tensor, divisor: Tensor | float) -> Ten
     return -masked_mean(entropy, valid, divisor)
 
 
-def masked_sums(x: Tensor, valid: Tensor) -> Tensor:
-    """``[count, sum, sum of squares]`` of the valid elements, float64 ``[3]``, additive over pieces and ranks."""
+def masked_sums(x: Tensor, valid: Tensor, task: Tensor | None = None) -> Tensor:
+    """``[count, sum, sum of squares]`` of the valid elements, float64 ``[3]``, additive over pieces and ranks.
+
+    Args:
+        x: ``[...]``.
+        valid: bool ``[...]``.
+        task: ``[..., tasks]``, one-hot: the sums are those of each task, ``[3, tasks]``.
+    """
     kept = torch.where(valid, x, 0.0).double()
-    return torch.stack([valid.sum().double(), kept.sum(), kept.square().sum()])
+    if task is None:
+        return torch.stack([valid.sum().double(), kept.sum(), kept.square().sum()])
+    columns = torch.stack([valid.double(), kept, kept.square()]).flatten(1)
+    return columns @ task.flatten(0, -2).double()
 
 
 def normalise_advantages(
-    advantage: Tensor, valid: Tensor, *, sums: Tensor | None = None, epsilon: float = 1e-8
+    advantage: Tensor,
+    valid: Tensor,
+    *,
+    sums: Tensor | None = None,
+    task: Tensor | None = None,
+    epsilon: float = 1e-8,
 ) -> Tensor:
     """Advantages with mean 0 and standard deviation 1 over the valid samples; 0 where invalid.
 
     Args:
         advantage: float32 ``[...]``.
         valid: bool ``[...]``.
-        sums: :func:`masked_sums` of the whole minibatch, where ``advantage`` is a piece of it.
+        sums: :func:`masked_sums` of the whole minibatch, where ``advantage`` is a piece of it, or of another one.
+        task: float32 ``[..., tasks]``, one-hot: mean and deviation are those of a sample's task, unless ``sums`` are
+            those of all tasks together. A task of fewer than two samples gets those of all tasks.
         epsilon: Added to the deviation. 1e-8 is CleanRL's and SB3's.
 
     Returns:
         float32 ``[...]``, without gradient. The deviation is the unbiased one; of fewer than two samples it is 0.
     """
     with torch.no_grad():
-        count, total, squares = (masked_sums(advantage, valid) if sums is None else sums).unbind()
+        sums = masked_sums(advantage, valid, task) if sums is None else sums
+        is_of_tasks = sums.ndim == 2
+        if is_of_tasks:  # Another minibatch may lack a task, whose deviation of 0 would divide here.
+            sums = torch.where(sums[0] < 2.0, sums.sum(1, keepdim=True), sums)
+        count, total, squares = sums.unbind()
         mean = total / count.clamp_min(1.0)
-        variance = (squares - count * mean.square()).clamp_min(0.0) / (count - 1.0).clamp_min(1.0)
-        scaled = (advantage - mean.to(advantage.dtype)) / (variance.sqrt() + epsilon).to(advantage.dtype)
+        deviation = ((squares - count * mean.square()).clamp_min(0.0) / (count - 1.0).clamp_min(1.0)).sqrt()
+        if is_of_tasks:
+            assert task is not None, "sums of tasks need the tasks of the samples"
+            mean, deviation = (task * mean).sum(-1), (task * deviation).sum(-1)
+        scaled = (advantage - mean.to(advantage.dtype)) / (deviation + epsilon).to(advantage.dtype)
         return torch.where(valid, scaled, 0.0)

@@ -219,7 +219,16 @@ class ActorCritic(nn.Module):
         """
         if self.heads.popart is None:
             return None
-        return self.heads.popart.precision(observation[TASK][: len(value)] if self._has_tasks else None, value)
+        return self.heads.popart.precision(self.tasks(observation, value), value)
+
+    def tasks(self, observation: Mapping[str, Tensor], value: Tensor) -> Tensor | None:
+        """Return the tasks of values, one-hot, ``[..., tasks]``; None without PopArt of several tasks.
+
+        Args:
+            observation: As for :meth:`value_scale`.
+            value: Likewise.
+        """
+        return observation[TASK][: len(value)] if self._has_tasks else None
 
     def value_moments(self) -> tuple[float, float]:
         """``(mean, std)`` used to normalise returns, (0, 1) without a normaliser. Waits for the device."""
