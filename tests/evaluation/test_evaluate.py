@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
 
 from rollmill.envs.errors import EnvironmentFailure
+from rollmill.envs.registry import register_env
 from rollmill.evaluation import episode_length
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.episode_length import EndlessEpisodeError
 from rollmill.evaluation.evaluate import evaluate, evaluate_snapshot, quotas
 from rollmill.evaluation.snapshot import read_snapshot
+from rollmill.evaluation.stats import mean_interval
 from rollmill.evaluation.video import VideoError
 from rollmill.evaluation.watch import watch
 from rollmill.models.config import ModelConfig
@@ -174,3 +178,58 @@ def test_a_numpy_integer_counts_episodes() -> None:
     episodes: Any = np.int64(3)  # A type checker does not accept it as an int.
     num_envs: Any = np.int64(2)
     assert quotas(episodes, num_envs) == (2, 1)
+
+
+class Team(ParallelEnv[str, Any, int]):
+    """Two agents get the same reward in one step; in every second episode the second one is absent."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "team"}
+    possible_agents: ClassVar[list[str]] = ["ann", "bob"]
+    shy = False
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+        self.random = np.random.default_rng(0)
+        self.episode = 0
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(0, 1, (1,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.episode += 1
+        self.agents = self.possible_agents[: 1 if self.shy and self.episode % 2 else 2]
+        return {agent: np.zeros(1, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        gone, self.agents, reward = self.agents, [], float(self.random.normal())
+        of_all = [dict.fromkeys(gone, value) for value in (np.zeros(1, np.float32), reward, True, False, {})]
+        return tuple(of_all)
+
+
+class ShyTeam(Team):
+    """The second agent comes to every second episode."""
+
+    shy = True
+
+
+def test_episodes_rather_than_their_agents_are_resampled(make_run: MakeRun) -> None:
+    register_env("test/team", Team)
+    result = evaluate(make_run("test/team"), episodes=12, num_envs=3)
+    first = np.reshape(result.returns, (3, 2, 4))[:, 0]
+    assert result.mean == pytest.approx(first.mean())
+    assert result.interval == pytest.approx(mean_interval(first)[1:])
+
+
+def test_an_agents_absence_does_not_shift_its_returns_to_other_episodes(make_run: MakeRun) -> None:
+    register_env("test/shy_team", ShyTeam)
+    result = evaluate(make_run("test/shy_team"), episodes=12, num_envs=3)
+    by_env = [result.returns[first : first + 6] for first in (0, 6, 12)]
+    for returns in by_env:
+        assert returns[4:] == (returns[1], returns[3])
+    expected = mean_interval([returns[:4] for returns in by_env], weights=[[1, 2, 1, 2]] * 3)
+    assert (result.mean, *result.interval) == pytest.approx(expected)

@@ -54,6 +54,20 @@ def test_samples_larger_than_a_block_are_resampled_in_parts() -> None:
     assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / np.sqrt(3000), rel=0.05)
 
 
+def test_means_of_different_numbers_of_observations_are_weighed() -> None:
+    values, counts = np.random.default_rng(0).normal(size=20), np.random.default_rng(1).integers(1, 4, 20)
+    rng = np.random.default_rng(2)
+    means = []
+    for _ in range(4000):
+        chosen = rng.integers(20, size=20)
+        means.append(np.repeat(values[chosen], counts[chosen]).mean())
+    found = mean_interval(values, weights=counts)
+    tolerance = 4 * 0.05 * values.std() / np.sqrt(20)
+    assert found.value == pytest.approx(np.repeat(values, counts).mean())
+    assert found[1:] == pytest.approx(np.percentile(means, (2.5, 97.5)), abs=tolerance)
+    assert mean_interval(values, weights=np.full(20, 2)) == mean_interval(values)
+
+
 @pytest.mark.parametrize(
     ("values", "message"), [([], "values is empty"), ([1.0, np.nan], "1 numbers that are not finite")]
 )

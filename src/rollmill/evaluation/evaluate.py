@@ -24,7 +24,7 @@ from rollmill.evaluation.lineup import Lineup, has_roles, lineup_of_agent, lineu
 from rollmill.evaluation.rows import Absences, play
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
-from rollmill.evaluation.stats import mean_interval
+from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.evaluation.tasks import shown_as_task, spec_of, task_index
 from rollmill.evaluation.video import check_video_path, film_episode
 from rollmill.models.device import one_thread
@@ -49,7 +49,8 @@ class EvaluationResult:
         returns: Raw return of each episode, grouped by environment, and with several agents by agent.
         lengths: Agent steps of each episode.
         mean: Mean return.
-        interval: Its 95 % bootstrap interval.
+        interval: Its 95 % bootstrap interval. Whole episodes of environments are resampled: the returns of several
+            agents in one of them depend on each other.
         frames: Simulator frames of all episodes.
         seconds: Wall-clock time of the episodes.
         deterministic: Whether the best actions were taken: the most probable, or those with the highest value.
@@ -344,6 +345,8 @@ def _evaluate_task(
         who = lineup.who(group.num_rows)
         returns: list[list[float]] = [[] for _ in due]
         lengths: list[list[int]] = [[] for _ in due]
+        # For each return, the number of the environment's episode.
+        planned, played_in = tuple(due), [list[int]() for _ in due]
         missing = episodes
         going_on = np.zeros(len(due), np.int64)
         # Environments step on when their episodes have been played; what they give then does not count.
@@ -361,6 +364,8 @@ def _evaluate_task(
                 check_length(of_task.name, int(going_on.max()), played=episodes - missing, episodes=episodes)
             for row in np.flatnonzero(outcome.episode_length):
                 if len(returns[row]) < due[row]:
+                    # An episode that an agent was absent from is no longer due.
+                    played_in[row].append(len(returns[row]) + planned[row] - due[row])
                     returns[row].append(float(outcome.episode_return[row]))
                     lengths[row].append(int(outcome.episode_length[row]))
                     counted[row] = len(returns[row]) < due[row]
@@ -395,7 +400,7 @@ def _evaluate_task(
     counts = [how.of_player in (None, lineup.players[index].name) for index in who.tolist()]
     flat = tuple(value for row in itertools.compress(returns, counts) for value in row)
     steps_played = tuple(value for row in itertools.compress(lengths, counts) for value in row)
-    estimate = mean_interval(flat, seed=seed)
+    estimate = _estimate(returns, played_in, np.flatnonzero(counts), spec.rows_per_env, seed)
     return EvaluationResult(
         env=of_task.name,
         checkpoint=str(snapshot.checkpoint),
@@ -409,24 +414,59 @@ def _evaluate_task(
         deterministic=lineup.agents[0].is_deterministic(how.deterministic),
         seed=seed,
         video=None if film is None else str(film.path),
-        policies=_of_players(lineup, who, returns, seed),
+        policies=_of_players(lineup, who, returns, played_in, spec.rows_per_env, seed),
         metrics={name: total / count for name, (total, count) in group.metrics.take().sums.items()},
     )
 
 
 def _of_players(
-    lineup: Lineup, who: NDArray[np.int64], returns: Sequence[Sequence[float]], seed: int
+    lineup: Lineup,
+    who: NDArray[np.int64],
+    returns: Sequence[Sequence[float]],
+    played_in: Sequence[Sequence[int]],
+    agents: int,
+    seed: int,
 ) -> dict[str, tuple[float, float, float]]:
-    """Return the mean return of each player of several, with its interval."""
+    """Return the mean return of each player of several, with its interval; arguments as in :func:`_estimate`."""
     if len(lineup.players) == 1:
         return {}
     found = {}
     for index, player in enumerate(lineup.players):
-        own = [value for row in np.flatnonzero(who == index).tolist() for value in returns[row]]
-        if own:
-            estimate = mean_interval(own, seed=seed)
+        rows = np.flatnonzero(who == index)
+        if any(returns[row] for row in rows.tolist()):
+            estimate = _estimate(returns, played_in, rows, agents, seed)
             found[player.name] = (estimate.value, estimate.low, estimate.high)
     return found
+
+
+def _estimate(
+    returns: Sequence[Sequence[float]],
+    played_in: Sequence[Sequence[int]],
+    rows: NDArray[np.int64],
+    agents: int,
+    seed: int,
+) -> Estimate:
+    """Return the mean of the returns of some rows; its interval is that of their means in episodes of environments.
+
+    Agents of one episode may share a reward, or win what another one loses, so their returns are not independent.
+
+    Args:
+        returns: Returns of each row.
+        played_in: For each return, the number of the episode among those of the row's environment.
+        rows: Which rows count.
+        agents: Rows of an environment.
+        seed: Keys the resampling.
+    """
+    of_episodes: dict[tuple[int, int], list[float]] = {}
+    for row in rows.tolist():
+        for number, value in zip(played_in[row], returns[row], strict=True):
+            of_episodes.setdefault((row // agents, number), []).append(value)
+    estimate = mean_interval(
+        [np.mean(values) for values in of_episodes.values()],
+        weights=[len(values) for values in of_episodes.values()],
+        seed=seed,
+    )
+    return estimate._replace(value=float(np.mean([value for row in rows.tolist() for value in returns[row]])))
 
 
 def quotas(episodes: int, num_envs: int) -> tuple[int, ...]:

@@ -371,7 +371,7 @@ EVALUATION_KEYS: Mapping[str, str] = {
     "agent_steps": "Agent steps that the network had learned from.",
     "episodes": "Whole episodes that were played.",
     "mean_return": "Mean return: raw rewards, undiscounted.",
-    "interval_95": "Its 95 % bootstrap interval.",
+    "interval_95": "Its 95 % bootstrap interval, over episodes of the environment: its agents are not independent.",
     "std_return": "Standard deviation of the returns.",
     "min_return": "The smallest return.",
     "max_return": "The largest return.",
