@@ -21,3 +21,13 @@ def test_ratings_are_those_of_the_logistic_model() -> None:
     result = TournamentResult(env="test", players=("a", "b"), seats=("x",), scores=scores, seconds=1.0, seed=0)
     high, low = elo(result)
     assert high - low == pytest.approx(400 * np.log10(75.5 / 25.5))
+
+
+def test_with_three_seats_losses_as_the_only_one_are_points_of_the_others() -> None:
+    # Whoever has two seats of three wins.
+    scores = {(one, other, seat): Score(0, 0, 20) for one, other in ((0, 1), (1, 0)) for seat in range(3)}
+    result = TournamentResult(env="test", players=("a", "b"), seats=("x", "y", "z"), scores=scores, seconds=1.0, seed=0)
+    assert elo(result) == pytest.approx((0.0, 0.0))
+    scores |= {(1, 0, seat): Score(10, 0, 10) for seat in range(3)}
+    high, low = elo(TournamentResult(**{**vars(result), "scores": scores}))[::-1]
+    assert high - low == pytest.approx(400 * np.log10(90.5 / 30.5))

@@ -133,12 +133,17 @@ def elo(result: TournamentResult) -> tuple[float, ...]:
 
     The maximum of the likelihood of all matches (Bradley and Terry 1952, https://doi.org/10.1093/biomet/39.3-4.324),
     a draw being half a win, with one drawn match more for each pair, so that a player that won all has a finite one.
+    With more than two seats a player meets another one with one seat and with all others, and both count.
     """
     count = len(result.players)
     points = np.zeros((count, count))
     for one, other in itertools.permutations(range(count), 2):
         score = result.score(one, other)
         points[one, other] = score.wins + score.draws / 2 + 0.5
+        if len(result.seats) > 2:
+            # Other matches, in which it had all seats but one. With two seats they are the same ones.
+            back = result.score(other, one).back
+            points[one, other] += back.wins + back.draws / 2
     played = points + points.T
     strength = np.ones(count)
     # The minorisation of Hunter (2004), https://doi.org/10.1214/aos/1079120141.
