@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from tests.envs.agent_games import Rounds
+from tests.envs.agent_games import AGENTS, Crowd, Rounds
 from tests.evaluation.conftest import MakeRun
 from tests.regimes.nim import Nim
 
@@ -17,13 +17,14 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import probe
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.players import PLAYERS
-from rollmill.evaluation.snapshot import NoRunError
+from rollmill.evaluation.snapshot import NoRunError, read_snapshot
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.tournament import (
     TournamentError,
     check_opponents,
     games_for_each_seat,
     names_of,
+    points_against,
     tournament,
 )
 from rollmill.evaluation.tournament_result import Score
@@ -45,12 +46,28 @@ def make_greedy() -> Any:
     return lambda observation, mask: int(np.flatnonzero(mask)[-1])
 
 
+class Teams(Crowd):
+    """One step, whatever is done: the first agent gets 3, the second one 1 and the third one 2."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        self.agents = []
+        rewards = dict(zip(AGENTS, (3.0, 1.0, 2.0), strict=True))
+        ended = dict.fromkeys(AGENTS, True)
+        return self._seen(AGENTS), rewards, ended, dict.fromkeys(AGENTS, False), {agent: {} for agent in AGENTS}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed, options)
+        self.agents = list(AGENTS)
+        return self._seen(AGENTS), {agent: {} for agent in AGENTS}
+
+
 @pytest.fixture(autouse=True)
 def names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollmill.envs.registry._registered", {})
     monkeypatch.setattr(PLAYERS, "factories", {})
     register_env("test/nim", Nim)
     register_env("test/rounds", Rounds)
+    register_env("test/teams", Teams)
     rollmill.register_player("perfect", make_perfect)
     rollmill.register_player("greedy", make_greedy)
 
@@ -87,6 +104,24 @@ def test_every_pair_meets_in_every_seat_as_often_as_asked() -> None:
     text = result.describe()
     assert "perfect against greedy" in text
     assert "as first 1.00" in text
+
+
+def test_a_network_with_a_role_plays_all_of_its_agents_against_the_others(make_run: MakeRun) -> None:
+    snapshot, seats_of_opponent = read_snapshot(make_run("test/teams")), set()
+
+    def choose(observation: Any, mask: Any) -> int:
+        seats_of_opponent.add(int(observation[2]))
+        return 0
+
+    rollmill.register_player("seen", lambda: choose)
+    # The mean returns of both sides: 2.5 and 1, 2 and 2, 1.5 and 3.
+    for seats, expected in (((0, 2), 1.0), ((0, 1), 0.5), ((1, 2), 0.0)):
+        assert points_against(snapshot, ["seen"], matches=3, seats=seats) == {"seen": expected}
+        assert seats_of_opponent == {0, 1, 2}.difference(seats)
+        seats_of_opponent.clear()
+    # Without a role it has each seat alone.
+    assert points_against(snapshot, ["seen"], matches=3) == {"seen": 0.5}
+    assert seats_of_opponent == {0, 1, 2}
 
 
 def test_names_tell_runs_policies_and_checkpoints_apart(tmp_path: Path) -> None:

@@ -48,8 +48,9 @@ def play_pending(
             resuming, or the files may have changed since they were verified.
         episodes: Complete episodes of each network.
         checkpoints: The run's checkpoints; the results decide which is ``best.pt``.
-        opponents: Players that the network also meets, in every seat ``episodes`` times. Its share of the points
-            decides then which network is the best.
+        opponents: Players that the network also meets ``episodes`` times: in every seat, or if it plays some agents
+            alone, as all of these against an opponent as all others. Its share of the points decides then which network
+            is the best.
         film_every: Film one more episode at the first of every so many evaluations; None films none. A film that fails
             is a warning.
         seed: Seed of environments and noise, the same for every network.

@@ -158,16 +158,17 @@ def points_against(
     trust: bool = False,
     seats: Sequence[int] | None = None,
 ) -> dict[str, float]:
-    """Let a network meet opponents in every seat.
+    """Let a network meet opponents, in every seat or in its own ones.
 
     Args:
         snapshot: The network.
         opponents: Run directories, checkpoint files, "random" and registered names.
-        matches: Matches with each opponent in each seat.
+        matches: Matches with each opponent; without ``seats``, in each seat.
         seed: Keys the environments and the sampling of actions.
         is_stop_wanted: Called at every step; True interrupts the matches.
         trust: As in :func:`tournament`.
-        seats: The only seats of the network, by the index of the agent; None for all.
+        seats: The agents that the network plays in every match, by index; the opponent plays the others. None lets it
+            play each agent in turn, alone.
 
     Returns:
         Opponent -> the network's share of the points: 1 for a win, 1/2 for a draw.
@@ -186,7 +187,7 @@ def points_against(
         if found is not None:
             _check_units(opponent, found, box)
         player = hall.player(opponent, found, int_seed(seed, "opponent", index))
-        scores = hall.meet(own, player, matches, seats)
+        scores = hall.meet(own, player, matches, None if seats is None else [seats])
         points[opponent] = sum(score.share for score in scores) / len(scores)
     return points
 
@@ -272,32 +273,34 @@ class _Hall:
         finally:
             group.close()
 
-    def meet(self, one: Player, other: Player, matches: int, seats: Sequence[int] | None = None) -> list[Score]:
-        """Let two players meet; returns the score of ``one`` in each seat, the other one having all others.
+    def meet(
+        self, one: Player, other: Player, matches: int, teams: Sequence[Sequence[int]] | None = None
+    ) -> list[Score]:
+        """Let two players meet; returns the score of ``one`` with each team, the other one having all other seats.
 
         Args:
             one: A player.
             other: Another one.
-            matches: Matches in each seat.
-            seats: The only seats of ``one``; None for all.
+            matches: Matches with each team.
+            teams: Seats that ``one`` has at the same time; None for each seat alone.
         """
         agents = len(self._spec.agents)
-        seats = range(agents) if seats is None else seats
-        # Row by row of this table: a game, whose row says how many matches are played with `one` in which seat.
+        teams = [(seat,) for seat in range(agents)] if teams is None else teams
+        # Row by row of this table: a game, whose row says how many matches are played with which team.
         quota = quotas(matches, games_for_each_seat(self._config.name, agents))
-        games = [(seat, count) for count in quota for seat in seats]
+        games = [(team, count) for count in quota for team in range(len(teams))]
         self._meetings += 1
         seeds = [int_seed(self._seed, f"meeting {self._meetings}", game) for game in range(len(games))]
         group = make_group(self._config, len(games), seeds, box=self._box, agents=self._spec.agents)
-        scores = dict.fromkeys(seats, Score(0, 0, 0))
+        scores = [Score(0, 0, 0)] * len(teams)
         try:
-            for seat, returns in self._returns(group, one, other, games):
-                mean = np.delete(returns, seat).mean()
-                result = Score(int(returns[seat] > mean), int(returns[seat] == mean), int(returns[seat] < mean))
-                scores[seat] = scores[seat].plus(result)
+            for team, returns in self._returns(group, one, other, games, teams):
+                seats = list(teams[team])
+                own, mean = returns[seats].mean(), np.delete(returns, seats).mean()
+                scores[team] = scores[team].plus(Score(int(own > mean), int(own == mean), int(own < mean)))
         finally:
             group.close()
-        return list(scores.values())
+        return scores
 
     def film(self, one: Player, other: Player, path: Path) -> bool:
         """Film a match with ``one`` in the first seat; False, with a warning, if that fails."""
@@ -314,12 +317,17 @@ class _Hall:
         return True
 
     def _returns(
-        self, group: Any, one: Player, other: Player, games: Sequence[tuple[int, int]]
+        self,
+        group: Any,
+        one: Player,
+        other: Player,
+        games: Sequence[tuple[int, int]],
+        teams: Sequence[Sequence[int]],
     ) -> list[tuple[int, NDArray[np.float64]]]:
-        """Play all games; returns the seat of ``one`` and the returns of all seats of each match."""
+        """Play all games; returns the team of ``one`` and the returns of all seats of each match."""
         seats, rows = len(self._spec.agents), group.num_rows
         who = np.ones(rows, np.int64)
-        who[[game * seats + seat for game, (seat, _) in enumerate(games)]] = 0
+        who[[game * seats + seat for game, (team, _) in enumerate(games) for seat in teams[team]]] = 0
         steps = play((one, other), who, group, self._spec)
         missing = [count for _, count in games]
         ends = np.full((len(games), seats), np.nan)
