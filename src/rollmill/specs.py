@@ -15,6 +15,8 @@ A slot holds ``T`` steps of one group of ``B`` rows (a row is one agent of one e
                                                 zeroed before x_t is consumed
     [T + 1, B]       acts                       with several agents: whether the row's agent chooses an action
     [T + 1, B]       policy_id                  with past selves: who plays the row, 0 for the policy that learns
+    [T + 1, B]       match_return               likewise, with several agents: the return of the row's episode, if it
+                                                has ended in the present game of its environment; NaN before
     [T + 1, B]       value                      V(x_t) as the behaviour policy saw it; value[T] is filled when the next
                                                 slot's x_0 is inferred (same observation, same recurrent state), in
                                                 lockstep by the version that filled the slot, before the next one begins

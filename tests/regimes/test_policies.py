@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.envs.agent_games import Crowd, Rounds
+from tests.envs.agent_games import AGENTS, Crowd, Rounds
 
 import rollmill
 from rollmill.envs.registry import register_env
@@ -93,6 +93,27 @@ def test_roles_are_played_by_their_policies_alone(tmp_path: Path) -> None:
     run = rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, total_steps=1500, **settings)
     steps = [rows_of(run.dir / "policies" / name)[-1]["agent_steps"] for name in ("one", "others")]
     assert steps[0] < steps[1]
+
+
+class Survival(Crowd):
+    """In each game two of three agents end one after another, and the last one two steps later."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed, options)
+        self.agents, self.comes = list(AGENTS), 0
+        self.leaves = dict(zip(AGENTS, (1, 2, 4), strict=True))
+        self.ends = dict.fromkeys(AGENTS, "terminated")
+        return self._seen(AGENTS), {agent: {} for agent in AGENTS}
+
+
+def test_games_count_whose_agents_end_one_after_another(tmp_path: Path) -> None:
+    register_env("test/survival", Survival)
+    # Slots are shorter than games, which take five steps with the reset.
+    settings = {**SMALL, "rollout_length": 2, "population.policies": "a,b"}
+    run = rollmill.train("test/survival", run_dir=tmp_path / "run", quiet=True, total_steps=1500, **settings)
+    for name, other in ("ab", "ba"):
+        of_rows = [row.get(f"win_rate/{other}") for row in rows_of(run.dir / "policies" / name)]
+        assert any(share is not None and 0 <= share <= 1 for share in of_rows), "no match was counted"
 
 
 # `make test` has the run of test_population.py with the same name, of several policies and their past selves.

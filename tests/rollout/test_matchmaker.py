@@ -33,6 +33,7 @@ class Episodes:
 
     def __init__(self) -> None:
         self.episodes = np.ones(ENVS, np.int64)
+        self.resets_next = np.zeros(ENVS, bool)
 
 
 class Hall:
@@ -179,6 +180,34 @@ def test_a_resumed_match_keeps_its_players(hall: Hall) -> None:
     assert players[0].tolist() == [0, 2]
     assert players[1].any()
     assert players[2].tolist() == [3, 0]
+
+
+def test_an_agent_that_ends_first_is_compared_when_the_game_is_over(hall: Hall) -> None:
+    maker, group, returns = hall.matchmaker(), hall.groups[0], hall.store.arrays["match_return"]
+    nothing = np.full(ENVS * AGENTS, np.nan, np.float32)
+    lost, won = nothing.copy(), nothing.copy()
+    lost[3], won[2] = -1, 1
+    maker.write(group, 0)
+    for step in range(1, STEPS + 1):
+        maker.write(group, step, lost if step == 2 else nothing)
+    assert np.isnan(returns[0, :2]).all()
+    np.testing.assert_array_equal(returns[0, 2:], [lost] * 3)
+    # A resumed run finds it in x_0 of its first slot.
+    other = Hall()
+    for name in other.store.carried:
+        other.store.arrays[name][0, 0] = hall.store.arrays[name][0, STEPS]
+    hall.store.carry_over(0, 0)
+    resumed = other.matchmaker()
+    resumed.resume(other.groups[0])
+    for players, of_hall in ((maker, hall), (resumed, other)):
+        environments, returns = of_hall.groups[0].environments, of_hall.store.arrays["match_return"]
+        environments.resets_next[1] = True
+        players.write(of_hall.groups[0], 1, won)
+        np.testing.assert_array_equal(returns[0, 1], np.where(np.isnan(lost), won, lost))
+        environments.resets_next[1] = False
+        environments.episodes[1] += 1
+        players.write(of_hall.groups[0], 2, nothing)
+        assert np.isnan(returns[0, 2]).all()
 
 
 def test_a_past_self_does_not_replace_the_only_policy_that_learns(hall: Hall) -> None:

@@ -367,6 +367,7 @@ def test_each_policy_is_told_of_its_steps_its_episodes_and_its_matches() -> None
     assert slots.advance(group)
     returns, lengths = slots.views.episodes[0]
     returns[:], lengths[:] = np.arange(6), 5
+    store.arrays["match_return"][group.slot, 1] = returns
     group.step = 1
     store.arrays["terminated"][group.slot, 0] = True
     assert slots.advance(group)
@@ -378,5 +379,5 @@ def test_each_policy_is_told_of_its_steps_its_episodes_and_its_matches() -> None
         matches = [match for message in found if (match := unpack_match(message)) is not None]
         episodes = [unpack_episode(message) for message in found if unpack_match(message) is None]
         assert episodes == [EpisodeEnd(float(row), 5) for row in np.flatnonzero(ids == policy).tolist()]
-        assert matches == list(matches_of(ids[None], lengths[None], returns[None], 2, policy=policy))
+        assert matches == list(matches_of(ids[None], returns[None], 2, policy=policy))
         assert matches

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmill.storage.matches import Match, matches_of
+from rollmill.storage.matches import Match, follow_matches, matches_of
+
+nan, inf = np.nan, np.inf
 
 
-def test_matches_between_the_policy_and_a_past_self_are_counted_when_both_end() -> None:
-    nan = np.nan
+def test_matches_between_the_policy_and_a_past_self_are_counted_when_they_end() -> None:
     # Three games of two players; rows 0 and 1 are the first game.
     policies = np.array([[0, 2, 0, 0, 3, 0]] * 3 + [[0, 0, 0, 0, 3, 0]], np.int16)
-    lengths = np.array([[0, 0, 4, 4, 0, 0], [3, 2, 0, 0, 0, 0], [0, 0, 0, 0, 5, 5], [6, 6, 0, 0, 0, 0]], np.int32)
     returns = np.array(
         [
             [nan, nan, 1, -1, nan, nan],
@@ -22,23 +22,55 @@ def test_matches_between_the_policy_and_a_past_self_are_counted_when_both_end() 
         np.float32,
     )
     # The second game, and the last one of the first, were played by the policy alone.
-    assert matches_of(policies, lengths, returns, 2) == (Match(2, 1.0), Match(3, 0.5))
+    assert matches_of(policies, returns, 2) == (Match(2, 1.0), Match(3, 0.5))
 
 
 def test_the_mean_of_the_policys_agents_counts() -> None:
     policies = np.array([[0, 1, 0]], np.int16)
-    lengths = np.ones((1, 3), np.int32)
-    assert matches_of(policies, lengths, np.array([[5, 2, -2]], np.float32), 3) == (Match(1, 0.0),)
-    assert matches_of(policies, lengths, np.array([[5, 1, -2]], np.float32), 3) == (Match(1, 1.0),)
+    assert matches_of(policies, np.array([[5, 2, -2]], np.float32), 3) == (Match(1, 0.0),)
+    assert matches_of(policies, np.array([[5, 1, -2]], np.float32), 3) == (Match(1, 1.0),)
 
 
-def test_an_agent_that_ends_alone_decides_nothing() -> None:
-    policies = np.array([[0, 1]], np.int16)
-    assert matches_of(policies, np.array([[3, 0]], np.int32), np.array([[1, np.nan]], np.float32), 2) == ()
+def test_an_agent_that_never_acted_decides_nothing() -> None:
+    policies = np.array([[0, 1, 2]], np.int16)
+    assert matches_of(policies, np.array([[1, inf, 0]], np.float32), 3) == (Match(2, 1.0),)
+    assert matches_of(policies, np.array([[1, nan, 0]], np.float32), 3) == ()
 
 
 def test_each_opponent_is_met_from_the_side_of_the_given_policy() -> None:
-    policies = np.array([[0, 1, 2]], np.int16)
-    lengths, returns = np.ones((1, 3), np.int32), np.array([[5, 2, -2]], np.float32)
-    assert matches_of(policies, lengths, returns, 3, policy=1) == (Match(0, 0.0), Match(2, 1.0))
-    assert matches_of(policies, lengths, returns, 3, policy=3) == ()
+    policies, returns = np.array([[0, 1, 2]], np.int16), np.array([[5, 2, -2]], np.float32)
+    assert matches_of(policies, returns, 3, policy=1) == (Match(0, 0.0), Match(2, 1.0))
+    assert matches_of(policies, returns, 3, policy=3) == ()
+
+
+def followed(*steps: tuple[list[list[float]], list[bool]]) -> list[list[list[float]]]:
+    """What is written after each step, given the returns of the episodes that ended and the games that are over."""
+    now = np.full(np.shape(steps[0][0]), nan, np.float32)
+    written = []
+    for ended, is_over in steps:
+        before, now = now, np.zeros_like(now)
+        follow_matches(before, np.array(ended, np.float32), np.array(is_over), now)
+        written.append(now.tolist())
+    return written
+
+
+def test_returns_are_kept_until_the_game_is_over() -> None:
+    written = followed(
+        ([[nan, -1, nan], [nan, nan, nan]], [False, False]),
+        ([[nan, nan, nan], [2, 2, 3]], [False, True]),
+        # The second game is reset in the step after its last one.
+        ([[1, nan, nan], [nan, nan, nan]], [True, True]),
+        ([[nan, nan, nan], [nan, 7, nan]], [False, False]),
+    )
+    expected = [
+        [[nan, -1, nan], [nan, nan, nan]],
+        [[nan, -1, nan], [2, 2, 3]],
+        [[1, -1, inf], [nan, nan, nan]],
+        [[nan, nan, nan], [nan, 7, nan]],
+    ]
+    np.testing.assert_array_equal(written, expected)
+
+
+def test_a_game_whose_environment_failed_is_no_match() -> None:
+    written = followed(([[nan, -1]], [False]), ([[nan, nan]], [True]), ([[3, nan]], [False]))
+    np.testing.assert_array_equal(written, [[[nan, -1]], [[nan, nan]], [[3, nan]]])

@@ -16,10 +16,10 @@ from rollmill.learning.turns import turns_only
 from rollmill.native import gather_trajectories
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.matches import Match, matches_of
-from rollmill.storage.slots import ACTS, OBJECTIVE, OBSERVATION_PREFIX, POLICY_ID, RNN_STATE, SlotStore
+from rollmill.storage.slots import ACTS, MATCH_RETURN, OBJECTIVE, OBSERVATION_PREFIX, POLICY_ID, RNN_STATE, SlotStore
 
 # Not needed on the learner's device.
-_NOT_GATHERED = ("episode_return", "episode_length", OBJECTIVE)
+_NOT_GATHERED = ("episode_return", "episode_length", OBJECTIVE, MATCH_RETURN)
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,15 @@ def _observation_index(store: SlotStore, segments: NDArray[np.int64]) -> NDArray
 
 
 def _matches(store: SlotStore, segments: NDArray[np.int64]) -> tuple[Match, ...]:
-    agents = store.topology.agents_per_env
-    if POLICY_ID not in store.arrays or agents == 1:
+    if MATCH_RETURN not in store.arrays:
         return ()
+    agents, steps = store.topology.agents_per_env, store.topology.rollout_length
     found: list[Match] = []
     for slot, first, rows, _ in segments.tolist():
         # A custom admission rule may cut a slot within an environment, whose match is not counted then.
         columns = slice(-(-first // agents) * agents, (first + rows) // agents * agents)
-        arrays = (store.arrays[name][slot] for name in (POLICY_ID, "episode_length", "episode_return"))
-        policies, lengths, returns = (array[: store.topology.rollout_length, columns] for array in arrays)
-        if lengths.any():
-            found += matches_of(policies, lengths, returns, agents, policy=store.policy)
+        policies, returns = (store.arrays[name][slot, :, columns] for name in (POLICY_ID, MATCH_RETURN))
+        found += matches_of(policies[:steps], returns[1:], agents, policy=store.policy)
     return tuple(found)
 
 

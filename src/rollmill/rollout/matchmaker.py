@@ -7,16 +7,19 @@ workers may differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmill.envs.views import AgentRows
 from rollmill.rollout.assignment import Assignment
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.row_noise import RowNoise
 from rollmill.storage.bank import BankTable, SnapshotBank
+from rollmill.storage.matches import follow_matches
 from rollmill.storage.player_ids import PlayerIds
-from rollmill.storage.slots import POLICY_ID, SlotStore
+from rollmill.storage.slots import MATCH_RETURN, POLICY_ID, SlotStore
 
 SLOTS_OF_A_DRAW = 4
 """Slots of a group whose matches with past selves share a draw."""
@@ -140,7 +143,7 @@ class Guests:
 
 
 class Matchmaker:
-    """Writes who plays the rows of a rollout worker's groups into their slots.
+    """Writes who plays the rows of a rollout worker's groups, and how matches ended, into their slots.
 
     Args:
         store: The slots.
@@ -168,6 +171,7 @@ class Matchmaker:
         self._rollout_length = topology.rollout_length
         self._first_env = first_env
         self._policies = store.arrays[POLICY_ID]
+        self._match_returns = store.arrays.get(MATCH_RETURN)
         self._reset = store.arrays["reset"]
         # Group -> who plays, int16 [envs, agents], and the episodes of its environments when that was drawn.
         self._playing: dict[int, tuple[NDArray[np.int16], NDArray[np.int64]]] = {}
@@ -187,21 +191,47 @@ class Matchmaker:
         ids = self._policies[group.slot, 0].reshape(-1, self._agents).copy()
         self._playing[group.index] = ids, self._episodes(group, 0).copy()
 
-    def write(self, group: HostedGroup, step: int) -> None:
-        """Write who plays at x_t, t = ``step``; draws players for the episodes that begin there."""
+    def write(self, group: HostedGroup, step: int, episode_return: NDArray[Any] | None = None) -> None:
+        """Write who plays at x_t, t = ``step``; draws players for the episodes that begin there.
+
+        Args:
+            group: The group.
+            step: t.
+            episode_return: float32 ``[B]``, returns of the episodes that ended with the step to x_t, NaN elsewhere;
+                None where x_t is the first observation of new environments.
+        """
         episodes = self._episodes(group, step)
         if group.index not in self._playing:
             ids = np.empty((self._envs_per_group, self._agents), np.int16)
             begun = np.ones(self._envs_per_group, bool)
+            if self._match_returns is not None:
+                self._match_returns[group.slot, step] = np.nan
         else:
             ids, before = self._playing[group.index]
             begun = episodes != before
+            if self._match_returns is not None and episode_return is not None:
+                self._follow_matches(self._match_returns[group.slot], group, step, episode_return, begun)
             if begun.any():
                 self._end(ids[begun])
         if begun.any():
             ids[begun] = self._draw(group, step, np.flatnonzero(begun), episodes)
             self._playing[group.index] = ids, episodes.copy()
         self._policies[group.slot, step] = ids.reshape(-1)
+
+    def _follow_matches(
+        self,
+        returns: NDArray[np.float32],
+        group: HostedGroup,
+        step: int,
+        episode_return: NDArray[Any],
+        begun: NDArray[np.bool_],
+    ) -> None:
+        """Write the returns of agents whose episodes have ended, also before those of others in their environment."""
+        before, ended, into = (
+            array.reshape(-1, self._agents) for array in (returns[step - 1], episode_return, returns[step])
+        )
+        is_over = begun | cast("AgentRows", group.environments).resets_next
+        follow_matches(before, ended, is_over, into)
 
     def _draw(
         self, group: HostedGroup, step: int, envs: NDArray[np.int64], episodes: NDArray[np.int64]

@@ -23,7 +23,7 @@ from rollmill.storage.episodes import pack_episode, pack_match
 from rollmill.storage.matches import matches_of
 from rollmill.storage.removers import Remover, pop_evicted
 from rollmill.storage.replay import ReplayStore
-from rollmill.storage.slots import NO_SLOT, POLICY_ID, SlotStore
+from rollmill.storage.slots import MATCH_RETURN, NO_SLOT, POLICY_ID, SlotStore
 
 
 class SlotPolicy(ABC):
@@ -245,6 +245,7 @@ class EvictingSlots(SlotPolicy):
         self._counts = np.zeros(policies, np.int64)
         self._unsent: list[deque[int]] = [deque() for _ in range(policies)]
         self._players = store.arrays.get(POLICY_ID)
+        self._match_returns = store.arrays.get(MATCH_RETURN)
 
     def begin(self, group: HostedGroup) -> bool:
         """Give a group its first slot."""
@@ -338,11 +339,11 @@ class EvictingSlots(SlotPolicy):
             policy = 0 if players is None else int(players[row])
             if policy < len(self._unsent):
                 self._unsent[policy].append(pack_episode(float(returns[row]), int(lengths[row])))
-        agents = self._store.topology.agents_per_env
-        if players is None or agents == 1:
+        if players is None or self._match_returns is None:
             return
+        of_matches = self._match_returns[group.slot, step + 1]
         for policy, unsent in enumerate(self._unsent):
-            matches = matches_of(players[None], lengths[None], returns[None], agents, policy=policy)
+            matches = matches_of(players[None], of_matches[None], self._store.topology.agents_per_env, policy=policy)
             unsent.extend(map(pack_match, matches))
 
     def _begin_slot(self, group: HostedGroup) -> None:

@@ -155,7 +155,7 @@ class RolloutWorker:
         self._agent_returns.add(outcome.episode_return)
         group.step = step + 1
         if self._matchmaker is not None:
-            self._matchmaker.write(group, group.step)
+            self._matchmaker.write(group, group.step, outcome.episode_return)
 
     def _go_on(self, group: HostedGroup) -> None:
         """Request the answer to a newly written observation, unless the group is parked first."""

@@ -20,31 +20,53 @@ class Match(NamedTuple):
     points: float
 
 
-def matches_of(
-    policies: NDArray[Any], lengths: NDArray[Any], returns: NDArray[Any], agents: int, *, policy: int = 0
-) -> tuple[Match, ...]:
+def follow_matches(
+    before: NDArray[np.float32], ended: NDArray[Any], is_over: NDArray[np.bool_], into: NDArray[np.float32]
+) -> None:
+    """Write the returns of agents whose episodes have ended in the present game of their environment.
+
+    NaN stands for an agent whose episode goes on, or that has not acted yet. Once the game is over for all agents there
+    is none left, until the next one begins: inf stands for an agent that never acted.
+
+    Args:
+        before: float32 ``[E, A]``, what was written one step ago, for each environment and agent.
+        ended: Float ``[E, A]``, returns of the episodes that ended with the step, NaN elsewhere.
+        is_over: bool ``[E]``, environments whose episode is over. It is no match if no agent's episode ended with the
+            step: the environment failed, or is reset after its last step.
+        into: float32 ``[E, A]``, where to write.
+    """
+    into[:] = before
+    into[~np.isnan(before).any(axis=1)] = np.nan
+    ends = ~np.isnan(ended)
+    np.copyto(into, ended, where=ends)
+    if is_over.any():
+        into[is_over & ~ends.any(axis=1)] = np.nan
+        of_over = into[is_over]
+        into[is_over] = np.where(np.isnan(of_over) & ~np.isnan(of_over).all(axis=1, keepdims=True), np.inf, of_over)
+
+
+def matches_of(policies: NDArray[Any], returns: NDArray[Any], agents: int, *, policy: int = 0) -> tuple[Match, ...]:
     """Results of the matches that ended in a slot, from the side of one policy.
 
     Args:
         policies: int16 ``[T, R]``, who played each row, of whole environments.
-        lengths: int32 ``[T, R]``: length of the episode that ended, 0 elsewhere.
-        returns: float32 ``[T, R]``: its return.
+        returns: float32 ``[T, R]``: what :func:`follow_matches` wrote after each step.
         agents: Rows of an environment.
         policy: Whose matches.
 
-    Agents whose episodes end at the same step are compared: the mean return of those that the policy played, with that
-    of each other player's.
+    A game counts when it is over for all agents, whose episodes may have ended before: the mean return of those that
+    the policy played is compared with that of each other player's. Agents that never acted are left out.
     """
     found = []
-    steps, envs = np.nonzero((lengths > 0).reshape(len(lengths), -1, agents).any(axis=2))
+    steps, envs = np.nonzero(~np.isnan(returns).reshape(len(returns), -1, agents).any(axis=2))
     for step, env in zip(steps.tolist(), envs.tolist(), strict=True):
         rows = slice(env * agents, (env + 1) * agents)
-        ended = lengths[step, rows] > 0
-        ids = policies[step, rows][ended]
+        acted = np.isfinite(returns[step, rows])
+        ids = policies[step, rows][acted]
         own = ids == policy
         if own.all() or not own.any():
             continue
-        scores = returns[step, rows][ended]
+        scores = returns[step, rows][acted]
         mine = float(scores[own].mean())
         for opponent in np.unique(ids[~own]).tolist():
             theirs = float(scores[ids == opponent].mean())

@@ -168,6 +168,7 @@ OBSERVATION_PREFIX = "observation/"
 RNN_STATE = "rnn_state"
 ACTS = "acts"
 POLICY_ID = "policy_id"
+MATCH_RETURN = "match_return"
 REWARD_TERMS = "reward_terms"
 OBJECTIVE = "episode_objective"
 
@@ -191,7 +192,8 @@ def slot_fields(
         inferred: Dtype of what a policy worker computes: values, log-probabilities and recurrent state. A network in
             double precision wants float64, since rounding would make differences of 1e-16 between batches of different
             sizes into differences of 1e-8.
-        has_players: Whether there are several players, so that a slot says who plays each row.
+        has_players: Whether there are several players, so that a slot says who plays each row, and with several agents
+            how matches ended (:func:`rollmill.storage.matches.follow_matches`).
         reward_terms: Number of the parts of the reward that learners weigh.
         has_objective: Whether what episodes were worth by the task's own measure is kept.
     """
@@ -213,6 +215,8 @@ def slot_fields(
         fields.append(scalar(ACTS, "bool", steps + 1))
     if has_players:
         fields.append(scalar(POLICY_ID, "int16", steps + 1))
+    if has_players and len(spec.agents) > 1:
+        fields.append(scalar(MATCH_RETURN, "float32", steps + 1))
     fields += [
         scalar("reset", "bool", steps + 1),
         scalar("value", inferred, steps + 1),
@@ -319,7 +323,7 @@ class SlotStore:
             if f.name.startswith(OBSERVATION_PREFIX)
         }
         # The arrays that are copied from x_T of a slot to x_0 of the next one.
-        shown = ("reset", "action_mask", ACTS, POLICY_ID)
+        shown = ("reset", "action_mask", ACTS, POLICY_ID, MATCH_RETURN)
         self.carried = [name for name in self.arrays if name.startswith(OBSERVATION_PREFIX) or name in shown]
         self.generation = arena["slot_generation"]
         self.references = arena["slot_references"]
