@@ -52,6 +52,18 @@ GAME = "envpool/ConnectFour-v1"
             "guest_share: .* no guests; name",
             {"population.guests": "random"},
         ),
+        (
+            GAME,
+            {"population.guests": "random", "population.snapshots": 2, "population.past": 1.0},
+            "population.guests: .* population.past=1, .*without a past self; use a smaller population.past",
+            {"population.guest_share": 0.0},
+        ),
+        (
+            GAME,
+            {"population.guests": "random", "population.snapshots": 2, "population.past": 1.0},
+            "population.guests: ",
+            {"policy.random.agents": "player_1"},
+        ),
     ],
 )
 def test_a_setting_is_refused_until_another_one_gives_it_an_effect(

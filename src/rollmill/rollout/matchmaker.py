@@ -122,7 +122,7 @@ class Guests:
     Args:
         guests: Ids of the guests that may play any agent.
         policies: Number of policies.
-        share: Share of the matches with a guest.
+        share: Share of the matches with a guest, among those without a past self.
         seed: Keys the draws.
     """
 

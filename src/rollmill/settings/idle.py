@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.settings.value_checks import ConfigError
+from rollmill.storage.agent_roles import patterns_of
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
@@ -32,6 +33,14 @@ class _Idle(NamedTuple):
 
 def _has_none_of(prefixes: tuple[str, ...], config: Config) -> bool:
     return not any(name.startswith(prefixes) for name in config.env.names)
+
+
+def _leaves_no_match_to_guests(config: Config) -> bool:
+    population = config.population
+    has_banks, share = population.snapshots > 1, population.guest_share
+    # A guest with agents of its own plays them in all matches.
+    anywhere = [name for name, _ in population.named_guests if patterns_of(config.policy, name) is None]
+    return bool(anywhere) and has_banks and population.past == 1 and share > 0
 
 
 _RULES: tuple[_Idle, ...] = (
@@ -78,6 +87,12 @@ _RULES: tuple[_Idle, ...] = (
         "where there are no guests",
         "name some (population.guests)",
         "population.guests",
+    ),
+    _Idle(
+        ("population.guests", "population.guest_share"),
+        _leaves_no_match_to_guests,
+        "with population.past=1, because guests play in the matches without a past self",
+        "use a smaller population.past, or population.guest_share=0",
     ),
     _Idle(
         ("replay.alpha", "replay.beta", "replay.epsilon"),

@@ -46,7 +46,8 @@ class PopulationConfig(Checked, section="population"):
         guests: Players that do not learn, as in a tournament: run directories, checkpoint files, names given to
             ``register_player`` and "random"; ``NAME=PLAYER`` gives one a name. ``policy.NAME.agents`` gives a guest
             agents of its own; otherwise it is an opponent like a past self.
-        guest_share: Share of the matches in which one agent is played by a guest without agents of its own.
+        guest_share: Share of the matches in which one agent is played by a guest without agents of its own. With past
+            selves it is the share of the matches without one.
         matchmaking: Which past self: "uniform" takes any, "latest" the newest, "pfsp" prefers those against which the
             policy wins least: with probability proportional to (1 - win rate)^2 (prioritised fictitious self-play,
             Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z, "hard" weighting). "elo" prefers those of a
