@@ -24,6 +24,7 @@ def a_result(folder: Path) -> TournamentResult:
         seconds=1.0,
         seed=7,
         videos={(0, 1): str(folder / "videos/one.mp4")},
+        warnings=("all matches of <weak> were the same game",),
     )
 
 
@@ -36,6 +37,7 @@ def test_ratings_pairs_seats_and_videos_are_on_the_page(tmp_path: Path) -> None:
     assert "as white" in page
     assert "Every pair met 4 times in each seat; seed 7" in page
     assert 'src="videos/one.mp4"' in page
+    assert "Warning: all matches of &lt;weak&gt; were the same game." in page
     figures = json.loads((tmp_path / "tournament.json").read_text())
     assert figures["ratings"] == {"<weak>": -40.0, "strong": 40.0}
     assert figures["pairs"][0]["video"] == str(tmp_path / "videos/one.mp4")

@@ -106,6 +106,19 @@ def test_every_pair_meets_in_every_seat_as_often_as_asked() -> None:
     assert "as first 1.00" in text
 
 
+def test_matches_that_were_the_same_game_are_told() -> None:
+    result = tournament(["perfect", "greedy", "random"], env="test/nim", matches=6)
+    assert len(result.warnings) == 2
+    for seat, warning in zip(("first", "second"), result.warnings, strict=True):
+        assert warning.startswith(f"all matches of perfect as {seat} against greedy were the same game")
+        assert f"warning: {warning}" in result.describe()
+    assert result.to_dict()["warnings"] == list(result.warnings)
+    # Fewer matches may be equal by chance, and games of others may vary.
+    assert tournament(["perfect", "greedy"], env="test/nim", matches=5).warnings == ()
+    rollmill.register_player("last", make_greedy)
+    assert tournament(["last", "greedy"], env="test/rounds", matches=20).warnings == ()
+
+
 def test_a_network_with_a_role_plays_all_of_its_agents_against_the_others(make_run: MakeRun) -> None:
     snapshot, seats_of_opponent = read_snapshot(make_run("test/teams")), set()
 

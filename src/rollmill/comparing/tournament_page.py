@@ -39,6 +39,7 @@ def write_tournament_page(result: TournamentResult, folder: Path | str) -> Path:
         _seats(result, order),
         '<p class="note">Share of the points, 1 for a win and 1/2 for a draw, with its 95 % interval (Wilson). Every '
         f"pair met {result.scores[0, 1, 0].matches} times in each seat; seed {result.seed}.</p>",
+        *(f'<p class="note">Warning: {html.escape(warning)}.</p>' for warning in result.warnings),
         *_videos(result, folder),
     ]
     try:

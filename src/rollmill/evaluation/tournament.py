@@ -9,17 +9,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, probe
+from rollmill.envs.views import AgentRows
 from rollmill.evaluation.agent import Agent, AgentError
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, quotas
 from rollmill.evaluation.lineup import Lineup, scripted_player
 from rollmill.evaluation.players import PLAYERS, AgentPlayer, Player, player_factory
+from rollmill.evaluation.repeated_games import RepeatedGames
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, folder_of_player, policies_of_run, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
@@ -42,6 +44,18 @@ _LONGEST_NAME = 150
 
 class TournamentError(ValueError):
     """Players that cannot meet."""
+
+
+class _Meeting(NamedTuple):
+    """Matches of two players.
+
+    Attributes:
+        scores: The score of the first one with each team.
+        repeated: With each team, whether all matches were the same game.
+    """
+
+    scores: list[Score]
+    repeated: list[bool]
 
 
 def tournament(
@@ -119,10 +133,16 @@ def tournament(
             made.append(hall.player(str(player), snapshot, key, device=device, deterministic=deterministic))
         started = time.perf_counter()
         scores: dict[tuple[int, int, int], Score] = {}
+        doubts: list[str] = []
         for one, other in itertools.combinations(range(len(made)), 2):
-            found = hall.meet(made[one], made[other], matches)
-            # With two seats the same matches tell how the other one did.
-            back = [found[1].back, found[0].back] if len(found) == 2 else hall.meet(made[other], made[one], matches)
+            found, repeated = hall.meet(made[one], made[other], matches)
+            doubts += _doubts(names[one], names[other], spec.agents, repeated)
+            if len(found) == 2:
+                # The same matches tell how the other one did.
+                back = [found[1].back, found[0].back]
+            else:
+                back, repeated = hall.meet(made[other], made[one], matches)
+                doubts += _doubts(names[other], names[one], spec.agents, repeated)
             for seat, (score, reverse) in enumerate(zip(found, back, strict=True)):
                 scores[one, other, seat] = score
                 scores[other, one, seat] = reverse
@@ -144,6 +164,7 @@ def tournament(
         seconds=seconds,
         seed=seed,
         videos=films,
+        warnings=tuple(doubts),
     )
     return replace(result, ratings=elo(result))
 
@@ -187,7 +208,7 @@ def points_against(
         if found is not None:
             _check_units(opponent, found, box)
         player = hall.player(opponent, found, int_seed(seed, "opponent", index))
-        scores = hall.meet(own, player, matches, None if seats is None else [seats])
+        scores, _ = hall.meet(own, player, matches, None if seats is None else [seats])
         points[opponent] = sum(score.share for score in scores) / len(scores)
     return points
 
@@ -273,10 +294,8 @@ class _Hall:
         finally:
             group.close()
 
-    def meet(
-        self, one: Player, other: Player, matches: int, teams: Sequence[Sequence[int]] | None = None
-    ) -> list[Score]:
-        """Let two players meet; returns the score of ``one`` with each team, the other one having all other seats.
+    def meet(self, one: Player, other: Player, matches: int, teams: Sequence[Sequence[int]] | None = None) -> _Meeting:
+        """Let two players meet, ``one`` with each of some teams and the other one with all other seats.
 
         Args:
             one: A player.
@@ -291,16 +310,18 @@ class _Hall:
         games = [(team, count) for count in quota for team in range(len(teams))]
         self._meetings += 1
         seeds = [int_seed(self._seed, f"meeting {self._meetings}", game) for game in range(len(games))]
-        group = make_group(self._config, len(games), seeds, box=self._box, agents=self._spec.agents)
+        # Environments with several agents have such groups.
+        group = cast("AgentRows", make_group(self._config, len(games), seeds, box=self._box, agents=self._spec.agents))
         scores = [Score(0, 0, 0)] * len(teams)
+        traced = RepeatedGames(group, np.array([team for team, _ in games]))
         try:
-            for team, returns in self._returns(group, one, other, games, teams):
+            for team, returns in self._returns(group, traced, one, other, games, teams):
                 seats = list(teams[team])
                 own, mean = returns[seats].mean(), np.delete(returns, seats).mean()
                 scores[team] = scores[team].plus(Score(int(own > mean), int(own == mean), int(own < mean)))
         finally:
             group.close()
-        return scores
+        return _Meeting(scores, [traced.is_repeated(team) for team in range(len(teams))])
 
     def film(self, one: Player, other: Player, path: Path) -> bool:
         """Film a match with ``one`` in the first seat; False, with a warning, if that fails."""
@@ -318,7 +339,8 @@ class _Hall:
 
     def _returns(
         self,
-        group: Any,
+        group: AgentRows,
+        traced: RepeatedGames,
         one: Player,
         other: Player,
         games: Sequence[tuple[int, int]],
@@ -328,7 +350,7 @@ class _Hall:
         seats, rows = len(self._spec.agents), group.num_rows
         who = np.ones(rows, np.int64)
         who[[game * seats + seat for game, (team, _) in enumerate(games) for seat in teams[team]]] = 0
-        steps = play((one, other), who, group, self._spec)
+        steps = play((one, other), who, traced, self._spec)
         missing = [count for _, count in games]
         ends = np.full((len(games), seats), np.nan)
         age = np.zeros(len(games), np.int64)
@@ -347,8 +369,11 @@ class _Hall:
                     if missing[game]:
                         missing[game] -= 1
                         # An agent that never acted got nothing.
-                        found.append((games[game][0], np.nan_to_num(ends[game], nan=0.0)))
+                        returns = np.nan_to_num(ends[game], nan=0.0)
+                        found.append((games[game][0], returns))
+                        traced.end(game, returns)
                     ends[game] = np.nan
+                traced.begin(game)
                 age[game] = 0
             begun = group.episodes.copy()
             if age.max() >= _TAKEN_FOR_ENDLESS:
@@ -357,6 +382,17 @@ class _Hall:
                     "environment a time limit"
                 )
         return found
+
+
+def _doubts(one: str, other: str, seats: Sequence[str], repeated: Sequence[bool]) -> list[str]:
+    """Return a warning for each seat in which all matches were the same game."""
+    return [
+        f"all matches of {one} as {seat} against {other} were the same game, because neither the players nor the "
+        "environment vary: they count as one match, and their interval means nothing. Let players sample their "
+        "actions, or games begin differently"
+        for seat, is_repeated in zip(seats, repeated, strict=True)
+        if is_repeated
+    ]
 
 
 def games_for_each_seat(env: str, seats: int) -> int:

@@ -66,6 +66,7 @@ class TournamentResult:
         seconds: Wall-clock time of the matches.
         seed: Seed of the tournament.
         videos: (player, opponent) -> the video of a match, with the player in the first seat.
+        warnings: What makes figures doubtful: matches that were all the same game.
     """
 
     env: str
@@ -76,6 +77,7 @@ class TournamentResult:
     seconds: float
     seed: int
     videos: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def score(self, player: int, opponent: int) -> Score:
         """The score of a player against another one, over all seats."""
@@ -107,6 +109,7 @@ class TournamentResult:
             "pairs": pairs,
             "seconds": self.seconds,
             "seed": self.seed,
+            "warnings": list(self.warnings),
         }
 
     def describe(self) -> str:
@@ -125,6 +128,7 @@ class TournamentResult:
                 f"  {self.players[one]} against {self.players[other]}: {score.wins} won, {score.draws} drawn, "
                 f"{score.losses} lost of {score.matches}; share {score.share:.3f} [{low:.3f}, {high:.3f}] ({seats})"
             )
+        lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
