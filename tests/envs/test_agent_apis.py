@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from tests.envs.agent_games import AGENTS, Crowd, Rounds
 
 from rollmill.envs.agent_apis import (
@@ -90,6 +91,78 @@ def test_an_agent_that_stays_after_its_end_does_not_act_again() -> None:
         assert not ended.intersection(turn.ended)
         ended |= set(turn.ended)
     assert ended == {0, 1, 2}
+
+
+class Recording(Staying):
+    """Keeps the actions that it gets."""
+
+    space: spaces.Space[Any] = spaces.Discrete(4)
+    taken: ClassVar[list[dict[str, Any]]] = []
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self.space
+
+    def step(self, actions: Any) -> Any:
+        self.taken.append(actions)
+        return super().step(dict.fromkeys(actions, 0))
+
+
+@pytest.mark.parametrize(
+    ("space", "idle"),
+    [
+        (spaces.Discrete(4, start=2), 2),
+        (spaces.MultiDiscrete([2, 3]), [0, 0]),
+        (spaces.Box(np.array([-1.0, 0.5], np.float32), np.array([1.0, 2.0], np.float32)), [0.0, 0.5]),
+    ],
+)
+def test_an_agent_that_stays_after_its_end_gets_one_and_the_same_action(space: Any, idle: Any) -> None:
+    env = Recording()
+    env.space = space
+    env.taken.clear()
+    agents = with_numbers(env, AGENTS)
+    turn = agents.reset(3)
+    ended: set[int] = set()
+    stale = 0
+    while not turn.is_over:
+        turn = agents.step(["ann's", "bob's", "cid's"])
+        for agent, action in env.taken[-1].items():
+            number = AGENTS.index(agent)
+            if number in ended:
+                assert action in space
+                np.testing.assert_array_equal(action, idle)
+                stale += 1
+            else:
+                assert action == f"{agent}'s"
+        ended |= set(turn.ended)
+    assert stale > 2
+
+
+class Returning(Crowd):
+    """Bob is away for a step, and is reported as ended before it or not."""
+
+    ends_before = False
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, terminated, truncated, infos = super().step(actions)
+        if self.time == 1:
+            self.agents.remove("bob")
+            terminated["bob"] = self.ends_before
+        elif self.time == 2:
+            self.agents.append("bob")
+            observations |= self._seen(["bob"])
+        return observations, rewards, terminated, truncated, infos
+
+
+@pytest.mark.parametrize("ends_before", [False, True])
+def test_an_agent_that_comes_back_in_the_same_episode_is_refused(ends_before: bool) -> None:
+    env = Returning()
+    env.ends_before = ends_before
+    agents = with_numbers(env, AGENTS)
+    for seed in range(2):
+        agents.reset(seed)
+        assert 1 not in agents.step([0, 0, 0]).acting
+    with pytest.raises(UnsupportedSpace, match=r"'bob' is in env\.agents again after it has left it: .* next episode"):
+        agents.step([0, 0, 0])
 
 
 class Stranger(Crowd):

@@ -10,7 +10,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from rollmill.envs.actions import ActionCodec
 from rollmill.envs.errors import UnsupportedSpace
+from rollmill.envs.shared_spaces import space_of
+from rollmill.envs.spaces import action_spec
 
 
 class Turn(NamedTuple):
@@ -58,7 +63,9 @@ class Agents(Protocol):
 class ParallelAgents:
     """An environment with PettingZoo's parallel interface. See :class:`Agents`.
 
-    Agents may leave ``env.agents``, whether or not they are reported as ended, and may come late.
+    Agents may leave ``env.agents``, whether or not they are reported as ended, and may come late. They do not come back
+    in the same episode. One that has ended and stays in ``env.agents`` no longer acts: the environment gets the same
+    action for it at every step, the first choice and the numbers nearest to 0.
 
     Args:
         env: The environment; ``possible_agents`` is the order of the rows.
@@ -69,12 +76,13 @@ class ParallelAgents:
         self._stepped = ConvertedGame.under(env) or env
         self._agents = tuple(env.possible_agents)
         self._index = {name: index for index, name in enumerate(self._agents)}
-        self._gone: set[Any] = set()
+        self._gone: set[Any] = set()  # they have ended
+        self._left: set[Any] = set()  # they were in env.agents and are not now
         self._seen: tuple[Any, Any] = ({}, {})
 
     def reset(self, seed: int | None) -> Turn:
         """See :class:`Agents`."""
-        self._gone = set()
+        self._gone, self._left = set(), set()
         self._seen = observations, infos = _pair(self.env.reset(seed=seed))
         acting = self._acting()
         return Turn({}, {}, self._shown(acting, observations, infos), acting, self._told(infos), not acting)
@@ -82,10 +90,15 @@ class ParallelAgents:
     def step(self, actions: Sequence[Any]) -> Turn:
         """See :class:`Agents`."""
         before = list(self.env.agents)
-        chosen = {name: actions[self._index[name]] for name in before}
+        chosen = {
+            name: self._idle_action(name) if name in self._gone else actions[self._index[name]] for name in before
+        }
         observations, rewards, terminations, truncations, infos = _five(self._stepped.step(chosen))
         self._seen = observations, infos
         now = set(self.env.agents)
+        self._left |= set(before) - now
+        if not self._left.isdisjoint(now):
+            raise _returned(next(name for name in self.env.agents if name in self._left))
         ended = {}
         for name in before:
             if name in self._gone:
@@ -113,6 +126,12 @@ class ParallelAgents:
     def owed(self, agent: int) -> Any:
         """See :class:`Agents`: nothing, because every step pays all agents."""
         return 0.0
+
+    def _idle_action(self, name: Any) -> Any:
+        spec = action_spec(space_of("the environment", self.env, "action_space", name))
+        return ActionCodec(spec).decode_rows(
+            np.zeros((1, spec.num_discrete), np.int32), np.zeros((1, spec.num_continuous), np.float32)
+        )[0]
 
     def _acting(self) -> list[int]:
         return [self._number(name) for name in self.env.agents if name not in self._gone]
@@ -356,6 +375,13 @@ def _missing(what: str, where: str, name: object) -> UnsupportedSpace:
     return UnsupportedSpace(
         f"{where} gave no {what} to agent {name!r}: each agent in env.agents, and each whose episode ended with the "
         "step, needs an entry in the dicts that reset and step return; let agents that are not there leave env.agents"
+    )
+
+
+def _returned(name: object) -> UnsupportedSpace:
+    return UnsupportedSpace(
+        f"the agent {name!r} is in env.agents again after it has left it: an agent that has left may come back only "
+        "in the next episode; keep an agent that pauses in env.agents, and give it an observation at every step"
     )
 
 

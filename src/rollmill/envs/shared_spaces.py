@@ -34,8 +34,8 @@ class SharedSpaces:
 
     def __init__(self, name: str, env: Any) -> None:
         agents = env.possible_agents
-        self._observations = [_space_of(name, env, "observation_space", agent) for agent in agents]
-        actions = [_space_of(name, env, "action_space", agent) for agent in agents]
+        self._observations = [space_of(name, env, "observation_space", agent) for agent in agents]
+        actions = [space_of(name, env, "action_space", agent) for agent in agents]
         self.observation = _padded(name, self._observations, "observation")
         self._is_padded = any(space != self.observation for space in self._observations)
         self.action, self.masks = _shared_actions(name, actions)
@@ -57,7 +57,18 @@ class SharedSpaces:
         return own & np.pad(flat, (0, max(0, len(own) - len(flat)))) if len(flat) <= len(own) else flat
 
 
-def _space_of(name: str, env: Any, kind: str, agent: Any) -> spaces.Space[Any]:
+def space_of(name: str, env: Any, kind: str, agent: Any) -> spaces.Space[Any]:
+    """Return an agent's space.
+
+    Args:
+        name: The environment's name, for messages.
+        env: An environment with PettingZoo's interface.
+        kind: ``"observation_space"`` or ``"action_space"``.
+        agent: The agent, as the environment names it.
+
+    Raises:
+        UnsupportedSpace: There is none.
+    """
     found = getattr(env, kind, None)
     if found is None:
         raise UnsupportedSpace(
