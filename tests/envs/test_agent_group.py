@@ -135,6 +135,31 @@ def test_a_time_limit_pays_what_agents_have_earned_since_their_last_turn() -> No
     np.testing.assert_allclose(outcome.episode_return[cut], paid[cut])
 
 
+class Abrupt(LongRounds):
+    """Ends an episode by removing all agents at once."""
+
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        if self.time == 5:
+            self.agents = []
+
+
+def test_an_episode_that_ends_without_agents_pays_what_they_have_earned() -> None:
+    into, outcome = views(Rounds, "test/abrupt", 1)
+    group = AgentGroup(Abrupt, agents=AGENTS, num_envs=1, seeds=[5], shows_end=True)
+    group.reset(into)
+    game = group._games[0].env
+    paid = np.zeros(len(AGENTS))
+    for _ in range(5):
+        assert into.action_mask is not None
+        group.step(into.action_mask.argmax(axis=1)[:, None].astype(np.int32), None, into, outcome)
+        paid += outcome.reward
+    ended = outcome.terminated
+    assert ended.sum() > 1
+    assert paid[ended].tolist() == pytest.approx(np.array(list(game.earned.values()))[ended].tolist())
+    np.testing.assert_allclose(outcome.episode_return[ended], paid[ended])
+
+
 @pytest.mark.parametrize("env", [Crowd, Rounds])
 def test_a_restored_group_goes_on_as_the_one_that_was_saved(env: Any) -> None:
     into, outcome = views(env, "test/saved", 2)

@@ -214,7 +214,8 @@ class TurnTakers:
     """An environment with PettingZoo's AEC interface, in which agents act one after another. See :class:`Agents`.
 
     A step is the action of one agent. The steps of agents that have ended, which the interface asks for, are taken
-    here. A reward reaches its agent when the agent is selected again, as ``env.last()`` gives it.
+    here. A reward reaches its agent when the agent is selected again, as ``env.last()`` gives it, or when the episode
+    is over.
 
     Args:
         env: The environment; ``possible_agents`` is the order of the rows.
@@ -278,6 +279,11 @@ class TurnTakers:
             if not terminated:
                 turn.shown[agent] = observation, info
             env.step(None)
+        # An environment may end an episode by env.agents = [] alone, and selects no agent then to be told its reward.
+        owed = getattr(game, "_cumulative_rewards", {})
+        for agent, name in enumerate(self._agents):
+            if agent not in turn.rewards and name in owed:
+                turn.rewards[agent] = owed[name]
         return turn._replace(is_over=True)
 
 
