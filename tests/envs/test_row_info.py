@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.envs.agent_games import AGENTS, Crowd, choose
+from tests.envs.agent_games import AGENTS, Crowd, Rounds, choose
 
 from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.errors import InvalidReward
@@ -118,20 +118,75 @@ def test_entries_of_agents_belong_to_their_rows() -> None:
 
 
 def test_agents_may_have_different_terms() -> None:
-    row_info = RowInfo(TERMS, "game")
-    row_info.see([{}, {}])  # Nothing was told yet.
-    row_info.see([{"reward_terms": {"one": 1.0}}, {"other": 3}, {"reward_terms": {"twice": 2.0}}])
+    row_info = RowInfo(TERMS, "game", agents=3)
+    row_info.see({0: {}, 1: {}}, [1, 1], is_over=False)  # Nothing was told yet.
+    infos = {0: {"reward_terms": {"one": 1.0}}, 1: {"other": 3}, 2: {"reward_terms": {"twice": 2.0}}}
+    row_info.see(infos, [1, 1, 1], is_over=False)
     outcome = outcome_of(2)
     row_info.clear(outcome)
     row_info.write(0, {"other": 3}, outcome)
     row_info.write(1, {"reward_terms": {"twice": 2.0}}, outcome)
     assert outcome.reward_terms is not None
     assert outcome.reward_terms.tolist() == [[0.0, 0.0], [0.0, 2.0]]
-    with pytest.raises(InvalidReward, match="no reward term 'twice'"):
-        RowInfo(TERMS, "game").see([{"reward_terms": {"one": 1.0}}])
+    with pytest.raises(InvalidReward, match=r"no reward term 'twice'.* after the first actions of its agents"):
+        RowInfo(TERMS, "game", agents=1).see({0: {"reward_terms": {"one": 1.0}}}, [1], is_over=False)
     resumed = RowInfo(TERMS, "game")
     resumed.resume()
     resumed.write(0, {"other": 3}, outcome)
+
+
+def test_terms_of_agents_that_act_in_turns_are_collected() -> None:
+    row_info, outcome = RowInfo(TERMS, "game", agents=2), outcome_of(2)
+    row_info.see({1: {"action_mask": [1, 1]}}, [1, 0], is_over=False)
+    row_info.write(1, {"action_mask": [1, 1]}, outcome)
+    row_info.see({0: {"reward_terms": {"one": 1.0}}}, [1, 1], is_over=False)
+    row_info.write(0, {"reward_terms": {"one": 1.0}}, outcome)
+    assert outcome.reward_terms is not None
+    assert outcome.reward_terms[0].tolist() == [1.0, 0.0]
+    with pytest.raises(InvalidReward, match="no reward term 'twice'"):
+        row_info.see({1: {"action_mask": [1, 1]}}, [1, 1], is_over=False)
+
+
+@pytest.mark.parametrize("info", [{}, {"action_mask": [1, 1]}])
+def test_terms_of_agents_are_missing_when_the_first_episode_is_over(info: dict[str, Any]) -> None:
+    row_info = RowInfo(TERMS, "game", agents=2)
+    row_info.see({1: info}, [1, 0], is_over=False)
+    with pytest.raises(InvalidReward, match=r"gives no info\['reward_terms'\] after the first actions of its agents"):
+        row_info.see({}, [1, 0], is_over=True)
+
+
+class Told(Rounds):
+    """Tells agents of terms, each of its own, from their first actions on."""
+
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        if action is not None:
+            self.acted.add(self.last_one)
+        for agent in self.agents:
+            terms = {"reward_terms": {TERMS[agent == "ann"]: 3.0}} if agent in self.acted else {}
+            self.infos[agent] = {"action_mask": [1] * 4, **terms}
+        self.last_one = self.agent_selection
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        super().reset(seed, options)
+        self.acted: set[str] = set()
+        self.last_one = self.agent_selection
+
+
+def test_agents_that_act_in_turns_give_their_terms_with_their_own_turns() -> None:
+    group = AgentGroup(Told, agents=AGENTS, num_envs=1, seeds=[3], reward_terms=TERMS)
+    spec_mask = np.ones((3, 4), bool)
+    into = ObservationView(
+        {"observation": np.zeros((3, 3), np.float32)}, spec_mask, np.zeros(3, bool), np.zeros(3, bool)
+    )
+    group.reset(into)
+    totals = np.zeros((3, 2))
+    for _ in range(STEPS):
+        outcome = outcome_of(3)
+        group.step(spec_mask.argmax(axis=1)[:, None].astype(np.int32), None, into, outcome)
+        assert outcome.reward_terms is not None
+        totals += outcome.reward_terms
+    assert (totals > 0).tolist() == [[False, True], [True, False], [True, False]]
 
 
 def test_slots_without_a_place_get_nothing(harness: Any) -> None:

@@ -112,7 +112,7 @@ class AgentGroup:
         self._builder = EnvBuilder(make_env, name=name, first_index=first_index, on_failure=on_failure, budget=budget)
         self.failures = self._builder.failures
         self.metrics = InfoMetrics()
-        self._row_info = RowInfo(reward_terms, name)
+        self._row_info = RowInfo(reward_terms, name, len(agents))
         self._seeds = [int(s) for s in seeds]
         self._rebuilds = [0] * num_envs
         self._limit = max_episode_steps or _NO_LIMIT
@@ -190,7 +190,8 @@ class AgentGroup:
                     continue
                 turn = game.step(actions[first : first + count])
                 if row_info is not None:
-                    row_info.see(turn.infos.values())
+                    is_over = turn.is_over or self._ages[index] + 1 >= self._limit
+                    row_info.see(turn.infos, self._length[first : first + count], is_over=is_over)
                     for agent, info in turn.infos.items():
                         if info and self._lives[first + agent]:
                             row_info.write(first + agent, info, outcome)

@@ -26,12 +26,17 @@ class RowInfo:
     Args:
         terms: Names of the reward terms, in the order of their columns; others are ignored.
         name: The environment's name, for messages.
+        agents: Number of agents whose terms :meth:`see` collects; 0 if each row gives all terms.
     """
 
-    def __init__(self, terms: Sequence[str] = (), name: str = "environment") -> None:
+    def __init__(self, terms: Sequence[str] = (), name: str = "environment", agents: int = 0) -> None:
         self._terms = tuple(terms)
         self._name = name
         self._has_seen = False
+        self._agents = agents
+        # What agents have given until then, and those that have been told something after an action of their own.
+        self._found: dict[str, None] | None = None
+        self._told: set[int] = set()
 
     @staticmethod
     def is_asked(outcome: OutcomeView) -> bool:
@@ -50,19 +55,31 @@ class RowInfo:
         """Expect no terms in the next step: the first one was before a snapshot."""
         self._has_seen = True
 
-    def see(self, infos: Iterable[Mapping[str, Any]]) -> None:
-        """Check the terms that the agents of an environment give together in the first step.
+    def see(self, infos: Mapping[int, Any], actions: Sequence[int] | Array, *, is_over: bool) -> None:
+        """Collect the terms that agents give, and check them once all agents can have given theirs.
+
+        That is when each agent has been told something after an action of its own (where agents act in turn, a step
+        tells only the next one, and nothing before its first action), or when the first episode is over.
+
+        Args:
+            infos: Agent -> what it was told with a step.
+            actions: For each agent, how often it has acted in the episode.
+            is_over: Whether the episode is over for all agents.
 
         Raises:
             InvalidReward: Terms that have weights are missing.
         """
         if self._has_seen or not self._terms:
             return
-        told = [info for info in infos if info]
-        given = [info[REWARD_TERMS] for info in told if REWARD_TERMS in info]
-        merged = {name: value for terms in given if isinstance(terms, Mapping) for name, value in terms.items()}
-        if told:
-            self._given({REWARD_TERMS: merged} if given else {})
+        for agent, info in infos.items():
+            if not info:
+                continue
+            if isinstance(terms := info.get(REWARD_TERMS), Mapping):
+                self._found = {**(self._found or {}), **dict.fromkeys(terms)}
+            if actions[agent]:
+                self._told.add(agent)
+        if is_over or len(self._told) == self._agents:
+            self._check_names(self._found)
 
     def write(self, row: int, info: Mapping[str, Any], outcome: OutcomeView) -> None:
         """Write the entries of one row.
@@ -113,29 +130,32 @@ class RowInfo:
             into[row] = self._number(values[row], where)
 
     def _given(self, info: Mapping[str, Any]) -> Any:
-        """Return the terms; checks once that those that have weights exist, so that no name is a silent zero."""
+        """Return the terms; those of a row that gives all of them are checked once."""
         given = info.get(REWARD_TERMS)
-        if given is None and (self._has_seen or not self._terms):
-            return None
-        if given is None:
-            raise InvalidReward(
-                f"{self._name} gives no info['reward_terms'] in its first step, but learner.reward_weights has weights "
-                f"for {', '.join(self._terms)}: give a dict with these numbers, or leave out the weights"
-            )
-        if not isinstance(given, Mapping):
+        if given is not None and not isinstance(given, Mapping):
             raise InvalidReward(
                 f"{self._name} gave info['reward_terms'] of type {type(given).__name__}: give a dict of numbers"
             )
-        if self._has_seen:
-            return given
+        if not (self._has_seen or self._agents):
+            self._check_names(given)
+        return given
+
+    def _check_names(self, given: Iterable[str] | None) -> None:
+        """Check that the terms that have weights exist, so that no name is a silent zero."""
         self._has_seen = True
-        if missing := [term for term in self._terms if term not in given]:
-            known = ", ".join(repr(name) for name in given if not str(name).startswith("_"))
+        when = "after the first actions of its agents" if self._agents else "in its first step"
+        if given is None and self._terms:
+            raise InvalidReward(
+                f"{self._name} gives no info['reward_terms'] {when}, but learner.reward_weights has weights for "
+                f"{', '.join(self._terms)}: give a dict with these numbers, or leave out the weights"
+            )
+        names = list(given or ())
+        if missing := [term for term in self._terms if term not in names]:
+            known = ", ".join(repr(name) for name in names if not str(name).startswith("_"))
             raise InvalidReward(
                 f"{self._name} gives no reward term {', '.join(map(repr, missing))}, which learner.reward_weights has "
-                f"a weight for; it gives {known or 'none'}, and must give all of them in the first step"
+                f"a weight for; it gives {known or 'none'}, and must give all of them {when}"
             )
-        return given
 
     def _number(self, value: Any, where: str) -> float:
         try:
