@@ -147,6 +147,19 @@ class Rounds(AECEnv):
         self._deads_step_first()
 
 
+class Duck:
+    """Has PettingZoo's AEC interface, but neither the base class nor what only its methods need."""
+
+    def __init__(self) -> None:
+        self.game = Rounds()
+        self.game.agent_selection = AGENTS[0]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("game", "agent_iter", "_cumulative_rewards"):
+            raise AttributeError(name)
+        return getattr(self.game, name)
+
+
 @dataclass
 class Seen:
     """One turn of an agent: x_t and a_t, the rewards until its next turn, and how the episode ended with it."""

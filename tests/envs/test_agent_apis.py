@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.envs.agent_games import AGENTS, Crowd, Rounds
+from tests.envs.agent_games import AGENTS, Crowd, Duck, Rounds
 
 from rollmill.envs.agent_apis import (
     ConvertedGame,
@@ -27,6 +27,18 @@ def test_the_interface_decides_how_an_environment_is_stepped() -> None:
     assert is_multi_agent(Rounds())
     assert takes_turns(Rounds())
     assert isinstance(with_numbers(Rounds(), AGENTS), TurnTakers)
+
+
+def test_an_environment_that_selects_agents_is_one_in_which_they_take_turns() -> None:
+    assert takes_turns(Duck())
+    agents = with_numbers(Duck(), AGENTS)
+    turn, paid = agents.reset(3), np.zeros(3)
+    while not turn.is_over:
+        (acting,) = turn.acting
+        turn = agents.step([int(turn.shown[acting][0]["action_mask"].argmax())] * 3)
+        for agent, reward in turn.rewards.items():
+            paid[agent] += reward
+    assert paid.all()
 
 
 def test_connect_four_pays_both_players_when_it_ends() -> None:
@@ -222,7 +234,7 @@ class Old(Crowd):
 
 
 def test_a_reset_without_infos_is_explained() -> None:
-    with pytest.raises(UnsupportedSpace, match=r"\(observations, infos\) are needed"):
+    with pytest.raises(UnsupportedSpace, match=r"\(observations, infos\) are needed.* needs agent_iter\(\) or"):
         with_numbers(Old(), AGENTS).reset(0)
 
 

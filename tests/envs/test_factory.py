@@ -8,7 +8,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from tests.envs.agent_games import Crowd
+from tests.envs.agent_games import AGENTS, Crowd, Duck, Rounds
 
 from rollmill.envs.config import AtariOptions, EnvConfig, VizdoomOptions
 from rollmill.envs.errors import (
@@ -279,6 +279,31 @@ def test_a_multi_agent_environment_without_the_interface_raises():
     register_env("parallel", Parallel)
     with pytest.raises(UnsupportedSpace, match=r"parallel has no action_space, .*pettingzoo.ParallelEnv"):
         probe(EnvConfig(name="parallel"))
+
+
+@pytest.mark.parametrize("game", [Crowd, Rounds])
+def test_an_environment_without_possible_agents_is_explained(game):
+    class Nameless(game):
+        def __init__(self, is_none):
+            super().__init__()
+            del self.possible_agents
+            if is_none:
+                self.possible_agents = None
+
+    register_env("nameless", Nameless)
+    with pytest.raises(UnsupportedSpace, match=r"nameless: observation_space is a method, .* set possible_agents"):
+        probe(EnvConfig(name="nameless", kwargs={"is_none": False}))
+    with pytest.raises(UnsupportedSpace, match="has possible_agents=None: set possible_agents in its constructor"):
+        probe(EnvConfig(name="nameless", kwargs={"is_none": True}))
+
+
+def test_a_time_limit_needs_what_agents_have_earned():
+    register_env("duck", Duck)
+    assert list(probe(EnvConfig(name="duck")).agents) == AGENTS
+    with pytest.raises(UnsupportedSpace, match=r"no _cumulative_rewards, but env\.max_episode_steps .* leave env\.max"):
+        probe(EnvConfig(name="duck", max_episode_steps=9))
+    register_env("rounds", Rounds)
+    assert probe(EnvConfig(name="rounds", max_episode_steps=9)).max_episode_steps == 9
 
 
 def test_a_multi_agent_environment_in_which_nobody_acts_raises():

@@ -56,7 +56,11 @@ class Agents(Protocol):
         ...
 
     def owed(self, agent: int) -> Any:
-        """Return the reward that an agent has earned since it was last told of one."""
+        """Return the reward that an agent has earned since it was last told of one.
+
+        Raises:
+            UnsupportedSpace: The environment does not tell.
+        """
         ...
 
 
@@ -248,7 +252,15 @@ class TurnTakers:
 
     def owed(self, agent: int) -> Any:
         """See :class:`Agents`."""
-        return self._game._cumulative_rewards.get(self._agents[agent], 0.0)
+        try:
+            owed = self._game._cumulative_rewards
+        except AttributeError as error:
+            raise UnsupportedSpace(
+                "the environment has no _cumulative_rewards, but env.max_episode_steps truncates its episodes, which "
+                "pays each agent what it has earned since its last turn: keep _cumulative_rewards (agent -> reward) as "
+                "AECEnv._accumulate_rewards does, or leave env.max_episode_steps out and end the episodes yourself"
+            ) from error
+        return owed.get(self._agents[agent], 0.0)
 
     def _until_one_acts(self) -> Turn:
         """Take the steps of agents that have ended, until an agent that acts is selected or none is left."""
@@ -339,6 +351,11 @@ def names_of(env: Any) -> tuple[str, ...]:
     Raises:
         UnsupportedSpace: There are none, or two have the same name.
     """
+    if env.possible_agents is None:
+        raise UnsupportedSpace(
+            "the environment has possible_agents=None: set possible_agents in its constructor to the list of all "
+            "agents that may ever act"
+        )
     names = tuple(map(str, env.possible_agents))
     if not names or len(set(names)) < len(names):
         raise UnsupportedSpace(
@@ -355,14 +372,15 @@ def is_multi_agent(env: Any) -> bool:
 
 def takes_turns(env: Any) -> bool:
     """Whether the agents of a multi-agent environment act one after another (AEC)."""
-    return hasattr(env, "agent_iter")
+    return hasattr(env, "agent_iter") or hasattr(env, "agent_selection")
 
 
 def _pair(result: Any) -> tuple[Any, Any]:
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)):
         raise UnsupportedSpace(
             f"reset of a multi-agent environment returned {type(result).__name__}: (observations, infos) are needed, "
-            "two dicts with an entry for each agent"
+            "two dicts with an entry for each agent; only an environment whose agents take turns returns nothing, and "
+            "needs agent_iter() or, from its constructor on, agent_selection"
         )
     return result
 

@@ -425,6 +425,8 @@ def _probe_agents(config: EnvConfig, maker: Maker, env: Any, budget: RestartBudg
             f"{config.name}: no agent acts after a reset: env.agents must hold those that do, and possible_agents all "
             "that ever may"
         )
+    if maker.time_limit is not None:
+        game.owed(turn.acting[0])  # raises if agents could not be paid at the limit
     masks: dict[str, bool] = {}
     for agent, (observation, info) in turn.shown.items():
         whose = f"{config.name}, agent {agents[agent]!r}"
@@ -478,11 +480,11 @@ def _space(name: str, env: Any, attribute: str) -> Any:
     """Read a space of the environment that the factory returned.
 
     Raises:
-        UnsupportedSpace: There is none: the object is not an environment, or did not set it.
+        UnsupportedSpace: There is none: the object is not an environment, did not set it, or has one for each agent.
         EnvironmentFailure: The property raised.
     """
     try:
-        return getattr(env, attribute)
+        space = getattr(env, attribute)
     except AttributeError as error:
         kind = "gymnasium.vector.VectorEnv" if attribute.startswith("single_") else "gymnasium.Env"
         raise UnsupportedSpace(
@@ -491,6 +493,13 @@ def _space(name: str, env: Any, attribute: str) -> Any:
         ) from error
     except failures() as error:
         raise failure(name, 0, attribute, 0, error, None) from error
+    if callable(space):
+        raise UnsupportedSpace(
+            f"{name}: {attribute} is a method, as in PettingZoo's interface, but there are no possible_agents: set "
+            "possible_agents in the constructor to the list of all agents that may ever act; in an environment with "
+            f"one agent, set {attribute} to a gymnasium.spaces.Space"
+        )
+    return space
 
 
 def _with_stacks(specs: Mapping[str, ArraySpec], stack: FrameStack | None) -> dict[str, ArraySpec]:
