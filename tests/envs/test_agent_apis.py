@@ -212,6 +212,22 @@ def test_an_agent_without_an_observation_or_a_reward_is_named(part: int, what: s
         agents.step([0, 0, 0])
 
 
+class Summing(Crowd):
+    """Its dicts have an entry that is no agent's."""
+
+    def step(self, actions: Any) -> Any:
+        return tuple({**part, "__all__": 0.0} for part in super().step(actions))
+
+
+def test_entries_that_are_no_agent_s_are_ignored() -> None:
+    agents, plain = with_numbers(Summing(), AGENTS), with_numbers(Crowd(), AGENTS)
+    agents.reset(3)
+    plain.reset(3)
+    turn, wanted = agents.step([1, 2, 3]), plain.step([1, 2, 3])
+    assert turn.rewards == wanted.rewards
+    assert turn.infos == wanted.infos
+
+
 class OfGym(Crowd):
     """Its step returns what Gymnasium's vectors return."""
 
@@ -227,15 +243,22 @@ def test_a_step_without_dicts_is_explained() -> None:
 
 
 class Old(Crowd):
-    """Returns observations alone, as PettingZoo before 1.23."""
+    """Returns observations alone, as PettingZoo before 1.23, or no infos with them."""
+
+    has_infos = False
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed, options)[0]
+        observations, _ = super().reset(seed, options)
+        return (observations, None) if self.has_infos else observations
 
 
-def test_a_reset_without_infos_is_explained() -> None:
-    with pytest.raises(UnsupportedSpace, match=r"\(observations, infos\) are needed.* needs agent_iter\(\) or"):
-        with_numbers(Old(), AGENTS).reset(0)
+@pytest.mark.parametrize(("has_infos", "given"), [(False, "dict"), (True, r"\['dict', 'NoneType'\]")])
+def test_a_reset_without_infos_is_explained(has_infos: bool, given: str) -> None:
+    env = Old()
+    env.has_infos = has_infos
+    message = rf"returned {given}: \(observations, infos\) are needed.* needs agent_iter\(\) or"
+    with pytest.raises(UnsupportedSpace, match=message):
+        with_numbers(env, AGENTS).reset(0)
 
 
 @pytest.mark.parametrize("name", ["simple_spread_v3", "simple_tag_v3", "simple_speaker_listener_v4"])

@@ -11,7 +11,7 @@ from tests.envs.agent_games import AGENTS, Crowd, Rounds, Seen, choose, plain_tu
 
 from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.config import EnvConfig
-from rollmill.envs.errors import EnvironmentFailure, NonFiniteObservation, UnsupportedSpace
+from rollmill.envs.errors import EnvironmentFailure, InvalidReward, NonFiniteObservation, UnsupportedSpace
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.failures import RestartBudget
 from rollmill.envs.registry import register_env
@@ -228,6 +228,24 @@ def test_a_message_names_the_agent() -> None:
     group.reset(into)
     with pytest.raises(NonFiniteObservation, match="agent 'bob' of environment 4 of test/nan"):
         group.step(np.zeros((6, 1), np.int32), None, into, outcome)
+
+
+class Unpaid(Rounds):
+    """Has no rewards behind the first action."""
+
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        if self.time == 1:
+            self._cumulative_rewards = dict.fromkeys(AGENTS)
+
+
+def test_a_reward_that_is_none_names_the_agent() -> None:
+    into, outcome = views(Rounds, "test/unpaid", 2)
+    group = AgentGroup(Unpaid, agents=AGENTS, num_envs=2, seeds=SEEDS, name="test/unpaid", first_index=4)
+    group.reset(into)
+    assert into.action_mask is not None
+    with pytest.raises(InvalidReward, match=r"agent '\w+' of environment \d of test/unpaid gave the reward None"):
+        group.step(into.action_mask.argmax(axis=1)[:, None].astype(np.int32), None, into, outcome)
 
 
 class Narrow(Crowd):

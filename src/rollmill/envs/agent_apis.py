@@ -89,7 +89,7 @@ class ParallelAgents:
         self._gone, self._left = set(), set()
         self._seen = observations, infos = _pair(self.env.reset(seed=seed))
         acting = self._acting()
-        return Turn({}, {}, self._shown(acting, observations, infos), acting, self._told(infos), not acting)
+        return Turn({}, {}, self._shown(acting, observations, infos), acting, self._by_number(infos), not acting)
 
     def step(self, actions: Sequence[Any]) -> Turn:
         """See :class:`Agents`."""
@@ -118,8 +118,7 @@ class ParallelAgents:
         acting = self._acting()
         final = [agent for agent, (terminated, _) in ended.items() if not terminated]
         shown = self._shown([*acting, *final], observations, infos)
-        paid = {self._index[name]: reward for name, reward in rewards.items()}
-        return Turn(paid, ended, shown, acting, self._told(infos), not acting)
+        return Turn(self._by_number(rewards), ended, shown, acting, self._by_number(infos), not acting)
 
     def observe(self, agent: int) -> tuple[Any, Any]:
         """See :class:`Agents`."""
@@ -146,8 +145,9 @@ class ParallelAgents:
         except KeyError as error:
             raise _unknown(name, self._agents) from error
 
-    def _told(self, infos: Any) -> dict[int, Any]:
-        return {self._index[name]: info for name, info in infos.items() if name in self._index}
+    def _by_number(self, given: Any) -> dict[int, Any]:
+        """Return the entries of agents; PettingZoo allows others, such as "__all__"."""
+        return {self._index[name]: entry for name, entry in given.items() if name in self._index}
 
     def _shown(self, agents: Sequence[int], observations: Any, infos: Any) -> dict[int, tuple[Any, Any]]:
         names, found = self._agents, {}
@@ -276,7 +276,7 @@ class TurnTakers:
             else:
                 observation, reward, info = env.observe(name), game._cumulative_rewards[name], game.infos[name]
                 terminated, truncated = game.terminations[name], game.truncations[name]
-            turn.rewards[agent] = turn.rewards.get(agent, 0.0) + reward
+            turn.rewards[agent] = reward
             turn.infos[agent] = info
             if not (terminated or truncated):
                 turn.shown[agent] = observation, info
@@ -376,9 +376,10 @@ def takes_turns(env: Any) -> bool:
 
 
 def _pair(result: Any) -> tuple[Any, Any]:
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)):
+    if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(part, dict) for part in result)):
+        given = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__
         raise UnsupportedSpace(
-            f"reset of a multi-agent environment returned {type(result).__name__}: (observations, infos) are needed, "
+            f"reset of a multi-agent environment returned {given}: (observations, infos) are needed, "
             "two dicts with an entry for each agent; only an environment whose agents take turns returns nothing, and "
             "needs agent_iter() or, from its constructor on, agent_selection"
         )
