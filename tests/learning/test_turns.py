@@ -16,16 +16,21 @@ DISCOUNT, LAMBDA = 0.9, 0.8
 
 
 def random_rows(random: np.random.Generator) -> dict[str, Any]:
-    """Arrays of a slot in which agents wait, die, are truncated, come late, and environments fail."""
+    """Arrays of a slot in which agents wait, die, are truncated, come late, and environments fail.
+
+    ``own`` says in which episodes the policy plays the row.
+    """
     steps, rows = int(random.integers(1, 14)), int(random.integers(1, 5))
     acts = random.random((steps + 1, rows)) < random.choice([0.15, 0.5, 0.9])
     terminated, truncated, valid = (np.zeros((steps, rows), bool) for _ in range(3))
-    reset = np.zeros((steps + 1, rows), bool)
+    reset, own = np.zeros((2, steps + 1, rows), bool)
     for row in range(rows):
-        is_new, mode = bool(random.random() < 0.5), "plays"
+        is_new, mode, begins = bool(random.random() < 0.5), "plays", True
         for t in range(steps + 1):
+            own[t, row] = random.random() < 0.5 if begins else own[t - 1, row]
+            begins = False
             if mode == "final":  # the true final observation is shown, and the row is masked
-                acts[t, row], mode, is_new = True, "absent", True
+                acts[t, row], mode, is_new, begins = True, "absent", True, True
                 continue
             if mode == "absent":
                 acts[t, row] = False
@@ -38,13 +43,15 @@ def random_rows(random: np.random.Generator) -> dict[str, Any]:
             fails = random.random() < 0.05
             valid[t, row] = acts[t, row] and not fails
             if fails:
-                is_new = True
+                is_new = begins = True
             elif not is_new and random.random() < 0.3:
                 is_cut = random.random() < 0.5
                 (truncated if is_cut else terminated)[t, row] = True
                 mode, is_new = ("final", False) if is_cut else (str(random.choice(["absent", "plays"])), True)
+                begins = not is_cut
     return {
         "acts": acts,
+        "own": own,
         "reset": reset,
         "terminated": terminated,
         "truncated": truncated,
@@ -67,14 +74,15 @@ class Turn(NamedTuple):
 
 
 def turns_of(arrays: dict[str, Any], row: int) -> list[Turn]:
-    """The turns of one agent, by walking over its steps."""
+    """The turns that the policy plays for one agent, by walking over its steps."""
     steps = len(arrays["reward"])
-    own = [t for t in range(steps + 1) if arrays["acts"][t, row]]
+    acting = [t for t in range(steps + 1) if arrays["acts"][t, row]]
+    own = [t for t in acting if arrays["own"][t, row]]
     turns = []
     for place, t in enumerate(own):
         then = own[place + 1] if place + 1 < len(own) else None
         reward, end = 0.0, ""
-        for k in range(t, steps if then is None else then):
+        for k in range(t, min([k for k in acting if k > t], default=steps)):
             reward += float(arrays["reward"][k, row])
             if arrays["terminated"][k, row] or arrays["truncated"][k, row]:
                 end = "terminated" if arrays["terminated"][k, row] else "truncated"
@@ -121,13 +129,17 @@ def vtrace_of_turns(arrays: dict[str, Any], row: int) -> dict[int, tuple[float, 
     return result
 
 
+@pytest.mark.parametrize("several_players", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_advantages_of_turns_are_those_of_each_agent_alone(seed: int) -> None:
+def test_advantages_of_turns_are_those_of_each_agent_alone(seed: int, several_players: bool) -> None:
     random = np.random.default_rng(seed)
     compared = 0
     for _ in range(300):
         arrays = random_rows(random)
-        turns = turns_only({name: array.copy() for name, array in arrays.items()})
+        arrays["own"] |= not several_players
+        arrays["valid"] &= arrays["own"][:-1]
+        given = {name: array.copy() for name, array in arrays.items() if name != "own"}
+        turns = turns_only(given, arrays["own"] if several_players else None)
         found = turns.arrays
         cut = recursion_cut_numpy(found["terminated"], found["truncated"], found["valid"])
         advantage, _ = gae_numpy(
@@ -163,12 +175,13 @@ def test_advantages_of_turns_are_those_of_each_agent_alone(seed: int) -> None:
             np.testing.assert_array_equal(found["rnn_state"][place], arrays["rnn_state"][row])
             compared += len(steps)
         without = set(range(arrays["acts"].shape[1])) - set(turns.column.tolist())
-        assert not arrays["acts"][:, sorted(without)].any()
+        assert not (arrays["acts"] & arrays["own"])[:, sorted(without)].any()
     assert compared > 500
 
 
 def test_a_batch_in_which_all_act_is_unchanged() -> None:
     arrays = random_rows(np.random.default_rng(3))
+    del arrays["own"]
     steps, rows = arrays["reward"].shape
     arrays["acts"][:] = True
     arrays["reset"][:] = False
@@ -183,6 +196,7 @@ def test_a_batch_in_which_all_act_is_unchanged() -> None:
 
 def test_a_batch_without_a_turn_is_empty() -> None:
     arrays = random_rows(np.random.default_rng(5))
+    del arrays["own"]
     arrays["acts"][:] = False
     arrays["valid"][:] = False
     turns = turns_only(arrays)
@@ -194,6 +208,7 @@ def test_reward_terms_are_joined_as_rewards_are() -> None:
     random = np.random.default_rng(5)
     for _ in range(50):
         arrays = random_rows(random)
+        del arrays["own"]
         arrays["reward_terms"] = np.stack([arrays["reward"], -2 * arrays["reward"]], axis=-1)
         turns = turns_only(arrays).arrays
         np.testing.assert_allclose(turns["reward_terms"][..., 0], turns["reward"], rtol=1e-6)

@@ -85,18 +85,16 @@ def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Tra
     index = _observation_index(store, segments)
     tasks = None if store.task_of_slot is None else np.repeat(store.task_of_slot[segments[:, 0]], segments[:, 2])
     slots, episodes = tuple(segments[:, 0].tolist()), _episodes(store, segments)
-    matches, last_policies = _matches(store, segments), None
+    matches, last_policies, own = _matches(store, segments), None, None
     if (policies := arrays.pop(POLICY_ID, None)) is not None:
         own = policies == store.policy
         last_policies = np.unique(policies[-1])
         if ACTS not in arrays and not own.all():
-            arrays[ACTS] = own
-        elif ACTS in arrays:
-            arrays[ACTS] &= own
+            arrays[ACTS] = np.ones_like(own)
         arrays["valid"] &= own[:-1]
     if ACTS not in arrays:
         return Trajectories(arrays, index, slots, episodes, matches, last_policies, tasks)
-    turns = turns_only(arrays)
+    turns = turns_only(arrays, own)
     index = np.take_along_axis(index[:, turns.column], turns.step, axis=0)
     tasks = None if tasks is None else tasks[turns.column]
     return Trajectories(turns.arrays, index, slots, episodes, matches, last_policies, tasks)

@@ -33,7 +33,7 @@ class TurnsOnly(NamedTuple):
     column: NDArray[np.int64]
 
 
-def turns_only(arrays: Mapping[str, NDArray[Any]]) -> TurnsOnly:
+def turns_only(arrays: Mapping[str, NDArray[Any]], own: NDArray[np.bool_] | None = None) -> TurnsOnly:
     """Keep the turns of trajectories.
 
     A turn begins at a step at which the agent acts, and lasts until the next such step. Its reward is the sum of the
@@ -42,12 +42,16 @@ def turns_only(arrays: Mapping[str, NDArray[Any]]) -> TurnsOnly:
 
     Args:
         arrays: Arrays ``[T(+1), N, ...]`` of a batch, see :mod:`rollmill.specs`; ``rnn_state`` is ``[N, S]``.
+        own: bool ``[T + 1, N]``, whether the policy plays the row; None if it always does. Turns of others are left
+            out, but the turn before them lasts no longer than until the first: where an environment fails, the next
+            episode may be another player's, without an end of the one before it.
     """
-    acts = arrays[ACTS]
+    acts_of_all = arrays[ACTS]
+    acts = acts_of_all if own is None else acts_of_all & own
     column = np.flatnonzero(acts.any(axis=0))
     acts = acts[:, column]
     steps, count = len(acts) - 1, acts.sum(axis=0)
-    joined = _join({name: arrays[name][:, column] for name in _JOINED if name in arrays}, acts)
+    joined = _join({name: arrays[name][:, column] for name in _JOINED if name in arrays}, acts_of_all[:, column])
     # The steps with turns of each trajectory, in order, before the others.
     order = np.argsort(~acts, axis=0, kind="stable")
     ended = joined["terminated"] | joined["truncated"]
