@@ -20,7 +20,8 @@ from rollmill.envs.errors import UnreadableSnapshot
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.repeating import repeats
-from rollmill.envs.views import Array, SavableGroup, own_views
+from rollmill.envs.vector_group import VectorGroup
+from rollmill.envs.views import Array, ObservationView, OutcomeView, SavableGroup, own_views
 from rollmill.specs import EnvSpec
 
 
@@ -303,6 +304,41 @@ class Walks(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.ended = ~self.ended & (abs(self.positions) > 4.0)
         none = np.zeros(self.num_envs, bool)
         return self.positions[:, None].astype(np.float32), self.positions, self.ended, none, {}
+
+
+class Telling(Walks):
+    """Gives reward terms in some steps."""
+
+    steps = 0
+
+    def step(self, actions: Any) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
+        self.steps += 1
+        result = super().step(actions)
+        if self.steps % 2:
+            result[4]["reward_terms"] = {"up": np.ones(self.num_envs)}
+        return result
+
+
+def test_a_restored_vector_need_not_give_its_reward_terms_at_once() -> None:
+    group, other = (
+        VectorGroup(lambda seeds: Telling(len(seeds)), seeds=[seed] * 4, reward_terms=["up"]) for seed in (1, 2)
+    )
+    into = ObservationView({"obs": np.zeros((4, 1), np.float32)}, None, np.zeros(4, bool))
+    outcome = OutcomeView(
+        np.zeros(4, np.float32),
+        *np.zeros((3, 4), bool),
+        np.zeros(4, np.float32),
+        np.zeros(4, np.int32),
+        np.zeros((4, 1), np.float32),
+    )
+    group.reset(into)
+    group.step(np.zeros((4, 1), np.int32), None, into, outcome)
+    saved = group.snapshot()
+    assert saved is not None
+    other.restore(saved)
+    other.step(np.zeros((4, 1), np.int32), None, into, outcome)
+    assert outcome.reward_terms is not None
+    assert not outcome.reward_terms.any()
 
 
 def test_a_users_vector_is_saved() -> None:

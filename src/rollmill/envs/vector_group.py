@@ -223,6 +223,7 @@ class VectorGroup:
         """Restore a snapshot; see ``SavableGroup.restore``."""
         self.close()
         restore_state(self, _STATE, snapshot)
+        self._row_info.resume()
 
     def close(self) -> None:
         """Close the vector environment."""
