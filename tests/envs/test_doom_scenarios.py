@@ -20,8 +20,9 @@ vizdoom = pytest.importorskip("vizdoom")
 CIG = f"{vizdoom.scenarios_path}/cig.wad"
 
 
-def make(name: str, **options: Any) -> Any:
-    return make_env(EnvConfig(name=f"vizdoom/{name}", vizdoom=VizdoomOptions(measurements=True, **options)))
+def make(name: str, kwargs: Any = (), **options: Any) -> Any:
+    options_of_env = VizdoomOptions(measurements=True, **options)
+    return make_env(EnvConfig(name=f"vizdoom/{name}", kwargs=dict(kwargs), vizdoom=options_of_env))
 
 
 ALONE = [name for name, found in SCENARIOS.items() if found.players == 1 and (found.bots or has_assets())]
@@ -80,14 +81,13 @@ def test_a_damaged_map_is_refused_before_the_engine_crashes_on_it(content: bytes
 
 
 def test_bots_come_back_in_every_match() -> None:
-    env = make("deathmatch_bots", bots=2)
-    env._timeout = 40
+    env = make("deathmatch_bots", {"settings": {"episode_timeout": 40}}, bots=2)
     for _ in range(3):
         env.reset(seed=None)
-        is_over = False
-        while not is_over:
+        for _ in range(20):  # Two tics each; the episode begins behind the first ones.
             observation, _, terminated, truncated, _ = env.step(np.zeros(6, np.int64))
-            is_over = terminated or truncated
+            if terminated or truncated:
+                break
         assert observation["measurements"][6] == pytest.approx(3 / 5)
         assert truncated
         assert not terminated

@@ -138,7 +138,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             if setter is None:
                 raise ValueError(f"the engine has no setting {name!r}: see the set_... methods of vizdoom.DoomGame")
             setter(value)
-        self._timeout = int(game.get_episode_timeout()) if scenario is None else scenario.tics
+        self._timeout = int(game.get_episode_timeout())
         game.set_episode_timeout(0)
         buttons = list(game.get_available_buttons())
         self._num_buttons = len(buttons)
@@ -285,7 +285,8 @@ def with_screen(game: DoomGame, resolution: str) -> DoomGame:
 
 
 def add_scenario(game: DoomGame, scenario: Scenario) -> None:
-    """Tell an engine about a scenario: its map, buttons and variables."""
+    """Tell an engine about a scenario: its map, length, buttons and variables."""
+    game.set_episode_timeout(scenario.tics)
     game.set_doom_scenario_path(scenario.wad)
     game.set_doom_map(scenario.map)
     game.set_doom_skill(scenario.skill)
