@@ -148,7 +148,7 @@ def test_a_dataset_is_written_whole_or_not_at_all(
 
     with monkeypatch.context() as patch:
         patch.setattr(MinariStorage, "update_metadata", fail)
-        with pytest.raises(told, match="No space left|^$"):
+        with pytest.raises(told, match=r"No space left|^$"):
             record(run.dir, name, episodes=1)
     assert record(run.dir, name, episodes=1).folder.exists()
 
