@@ -80,6 +80,8 @@ def test_names_are_those_of_the_environment() -> None:
         "deep/flags int8 [N, 4]",
         "pair/0 float64 [N, 2]",
         "pair/1 int64 [N]",
+        "grid int64 [N, 2, 2]",
+        "lamps int8 [N, 2, 3]",
         "state float32 [N, 3]",
         "uniform float32 [N, 10]",
         "normal float32 [N, 2]",

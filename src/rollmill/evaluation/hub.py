@@ -18,6 +18,7 @@ from rollmill.evaluation.model_card import CardFacts, model_card
 from rollmill.evaluation.saved_spaces import SPACES_FILE
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot
 from rollmill.extras import install_command
+from rollmill.models.device import resolve_device
 from rollmill.runtime.run_log import last_lines
 from rollmill.runtime.signed_files import read_signed
 from rollmill.storage.checkpoint_file import encode_checkpoint
@@ -157,6 +158,7 @@ def push(
     """
     library = _library()
     check_name(name)
+    resolve_device(device)
     source = folder_of_policy(run_dir, policy)
     snapshot = read_snapshot(source, checkpoint)
     api = library.HfApi(endpoint=_endpoint())
