@@ -86,6 +86,19 @@ def test_rows_that_act_are_read_and_written_where_they_stand(
     assert int((store.arrays["value"] != -5).sum()) == len(wanted)
 
 
+@pytest.mark.parametrize(("rows", "is_view"), [([0, 1, 2, 3], True), ([1, 2], True), ([3], True), ([0, 2], False)])
+@pytest.mark.parametrize("may_view", [True, False])
+def test_rows_side_by_side_in_one_group_are_read_in_place(
+    store: slots.SlotStore, rows: list[int], is_view: bool, may_view: bool
+) -> None:
+    store.arrays["acts"][:] = True
+    requests = Requests(store, np.array([1])).only(np.isin(np.arange(ROWS), rows))
+    reader = SlotReader(store, max_groups=GROUPS, device=torch.device("cpu"), may_view=may_view)
+    found = reader.read(requests)["obs"].numpy()
+    np.testing.assert_array_equal(found, [store.observation["obs"][1, 2, row] for row in rows])
+    assert np.shares_memory(found, store.observation["obs"]) == (is_view and may_view)
+
+
 @pytest.mark.parametrize("acts_all", [True, False])
 def test_values_behind_full_slots_are_written_for_rows_that_act(store: slots.SlotStore, acts_all: bool) -> None:
     store.group_step[:] = 0

@@ -29,8 +29,8 @@ class SlotReader:
         store: The slots.
         max_groups: Maximum number of groups in a batch.
         device: The policy worker's device.
-        may_view: Whether a single group's block may be read in place on a CPU. Lockstep always copies, because results
-            may depend on alignment, and the alignment of a slot's rows depends on their size.
+        may_view: Whether rows that lie side by side in a single group may be read in place on a CPU. Lockstep always
+            copies, because results may depend on alignment, and the alignment of a slot's rows depends on their size.
     """
 
     def __init__(self, store: SlotStore, *, max_groups: int, device: torch.device, may_view: bool) -> None:
@@ -53,11 +53,11 @@ class SlotReader:
     def read(self, requests: Requests) -> Mapping[str, Tensor]:
         """See :class:`ObservationReader`."""
         slots, steps = requests.slots, requests.steps
+        if self._may_view and len(slots) == 1 and (side_by_side := requests.side_by_side) is not None:
+            place = slots[0] * self._steps + steps[0]
+            return {name: torch.from_numpy(blocks[place, side_by_side]) for name, blocks in self._blocks.items()}
         if requests.rows is not None:
             return self._read_rows(requests)
-        if self._may_view and len(slots) == 1:
-            place = slots[0] * self._steps + steps[0]
-            return {name: torch.from_numpy(blocks[place]) for name, blocks in self._blocks.items()}
         index = slots * self._steps + steps
         result = {}
         for name, blocks in self._blocks.items():

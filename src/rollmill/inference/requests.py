@@ -43,6 +43,15 @@ class Requests:
         """m, the number of rows that act."""
         return len(self.groups) * self._group_rows if self.rows is None else len(self.rows)
 
+    @property
+    def side_by_side(self) -> slice | None:
+        """The rows that act, if they are all or follow each other without a gap; else None."""
+        if self.rows is None:
+            return slice(0, self.num_rows)
+        if not len(self.rows) or self.rows[-1] - self.rows[0] != len(self.rows) - 1:
+            return None
+        return slice(int(self.rows[0]), int(self.rows[-1]) + 1)
+
     def only(self, chosen: NDArray[np.bool_]) -> Requests:
         """Return the requests of some of these rows, given as bool ``[m]``."""
         if chosen.all():
