@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import mmap
 import multiprocessing
 import os
 import pickle
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +138,41 @@ def test_too_large_an_arena_says_what_is_needed_and_leaves_nothing() -> None:
 
 def _mapped_files() -> set[str]:
     return {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+
+
+def _count_faults(arena: Arena, allocated: bool) -> None:
+    for written in (False, True):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        if written:
+            arena["pages"][:: mmap.PAGESIZE] = 1
+        else:
+            arena["pages"][:: mmap.PAGESIZE].max()
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        assert (faults < 50) == (allocated or written), faults
+
+
+@pytest.mark.parametrize("allocated", [True, False])
+def test_memory_that_is_allocated_at_once_is_mapped_whole_in_each_process(allocated: bool) -> None:
+    arena = Arena.create(ArenaLayout().add("pages", 2_000 * mmap.PAGESIZE, np.uint8), allocate=allocated)
+    assert (os.fstat(arena._descriptor).st_blocks * 512 >= arena.nbytes) == allocated
+    if not allocated:
+        arena["pages"][:] = 0
+    child = multiprocessing.get_context("spawn").Process(target=_count_faults, args=(arena, allocated))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_memory_that_is_not_there_when_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _descriptors()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(NotEnoughMemory, match="are needed"):
+        Arena.create(_layout(), allocate=True)
+    assert _descriptors() == before
 
 
 def test_the_memory_has_no_name() -> None:

@@ -259,6 +259,7 @@ def allocate_slots(
             probed, "use fewer environments (num_envs), a shorter rollout_length or a smaller learner.batch_size"
         ),
         parts=parts,
+        allocate=True,
     )
     SlotStore(arena, fields, topology, create=True)
     create_policies(arena, players, terms=config.reward_terms)

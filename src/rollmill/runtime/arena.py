@@ -8,6 +8,7 @@ either. Memory that outlives the processes is mapped from a file, which must be 
 from __future__ import annotations
 
 import difflib
+import errno
 import fcntl
 import hashlib
 import math
@@ -148,12 +149,17 @@ class Arena(Mapping[str, NDArray[Any]]):
     memory there. Fresh memory is zero; its size is sealed.
     """
 
-    def __init__(self, descriptor: int, fields: Mapping[str, ArenaField], nbytes: int) -> None:
+    def __init__(
+        self, descriptor: int, fields: Mapping[str, ArenaField], nbytes: int, *, is_allocated: bool = False
+    ) -> None:
         """Maps a descriptor and takes ownership of it; use `Arena.create`."""
         self._descriptor = descriptor
+        self._is_allocated = is_allocated
         self._close_descriptor = weakref.finalize(self, os.close, descriptor)
         self._layout = dict(fields)
-        memory = mmap.mmap(descriptor, nbytes)
+        # All pages at once take a fifth of the time of faults for each of them.
+        flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if is_allocated else 0)
+        memory = mmap.mmap(descriptor, nbytes, flags)
         self.nbytes = nbytes
         self._views: dict[str, NDArray[Any]] = {
             name: np.ndarray(field.shape, field.dtype, buffer=memory, offset=field.offset)
@@ -168,6 +174,7 @@ class Arena(Mapping[str, NDArray[Any]]):
         poison: bool = False,
         advice: str | None = None,
         parts: Sequence[MemoryPart] = (),
+        allocate: bool = False,
     ) -> Arena:
         """Makes a new arena.
 
@@ -177,24 +184,30 @@ class Arena(Mapping[str, NDArray[Any]]):
                 before it was written shows. Touches all of the memory.
             advice: Last sentence of the error when memory does not suffice: what the user can change.
             parts: What the arena needs, and what else the program will need, all of which must be available.
+            allocate: Whether to take all of the memory now, and to map it whole in each process, where all of it is
+                needed soon. Otherwise each page is taken when it is first used.
 
         Raises:
             NotEnoughMemory: The machine or the container has less memory left than the layout takes. Checked before
                 any of it is touched: too late would be a SIGBUS or the out-of-memory killer.
         """
         needed, available = max(layout.nbytes, sum(part.nbytes for part in parts)), cgroups.available_memory()
+        advice = advice or "Ask for less, or give the container more memory."
         if needed > available:
-            advice = advice or "Ask for less, or give the container more memory."
             raise NotEnoughMemory(needed, available, advice, parts)
         needed = layout.nbytes
         descriptor = os.memfd_create("rollmill", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, needed)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        except OSError:
+            if allocate:
+                os.posix_fallocate(descriptor, 0, needed)
+        except OSError as error:
             os.close(descriptor)
+            if error.errno in (errno.ENOSPC, errno.ENOMEM):
+                raise NotEnoughMemory(needed, cgroups.available_memory(), advice, parts) from error
             raise
-        arena = cls(descriptor, layout.fields, needed)
+        arena = cls(descriptor, layout.fields, needed, is_allocated=allocate)
         if poison:
             arena._poison()
         return arena
@@ -260,7 +273,7 @@ class Arena(Mapping[str, NDArray[Any]]):
     def __reduce__(self) -> tuple[Any, ...]:
         if not self._close_descriptor.alive:
             raise ValueError("This arena is closed: send it to a process before.")
-        return _attach, (reduction.DupFd(self._descriptor), self._layout, self.nbytes)
+        return _attach, (reduction.DupFd(self._descriptor), self._layout, self.nbytes, self._is_allocated)
 
     def close(self) -> None:
         """Releases this process's reference. The memory is freed with the last process and the last view."""
@@ -302,8 +315,8 @@ def _take_from_disk(descriptor: int, path: Path, nbytes: int) -> None:
         ) from error
 
 
-def _attach(descriptor: Any, fields: dict[str, ArenaField], nbytes: int) -> Arena:
-    return Arena(descriptor.detach(), fields, nbytes)
+def _attach(descriptor: Any, fields: dict[str, ArenaField], nbytes: int, is_allocated: bool) -> Arena:
+    return Arena(descriptor.detach(), fields, nbytes, is_allocated=is_allocated)
 
 
 def readable(nbytes: int) -> str:
