@@ -74,7 +74,10 @@ _PRESETS = {
         *("--learner.batch-size", "3072", "--learner.minibatches", "8", "--learner.epochs", "4"),
     ),
 }
-_OTHER_PRESETS = {"connect-four": {"rollmill-envpool": ("envpool/ConnectFour-v1", *_SELF_PLAY)}}
+# The game in C++ costs little: a forward pass for few rows would take most of the time.
+_OTHER_PRESETS = {
+    "connect-four": {"rollmill-envpool": ("envpool/ConnectFour-v1", *_SELF_PLAY, "--num-envs", "512")},
+}
 _ROLLMILL = [sys.executable, "-m", "rollmill"]
 _SHARED_MEMORY = Path("/dev/shm")
 _ENGINE_QUEUES = "ViZDoom*"
