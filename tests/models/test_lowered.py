@@ -12,7 +12,7 @@ from torch import nn
 from rollmill.models.actor_critic import ActorCritic, ActorCriticOutput
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState
-from rollmill.models.lowered import can_be_lowered, lower_weights
+from rollmill.models.lowered import can_be_lowered, fold_pixels, lower_weights
 from rollmill.models.observation import register_encoder
 from rollmill.models.registry import make_model
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
@@ -51,6 +51,7 @@ def _compare_with_autocast(
     model = ActorCritic(specs, ACTION, config)
     lowered = copy.deepcopy(model)
     lower_weights(lowered, torch.bfloat16)
+    fold_pixels(lowered, torch.bfloat16)
     rows = len(observation["obs"])
     state = None if model.core is None else torch.randn(rows, model.state_size)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):

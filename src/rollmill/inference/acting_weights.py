@@ -13,7 +13,7 @@ from torch import nn
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.models.flat_state import FlatState
-from rollmill.models.lowered import lower_weights
+from rollmill.models.lowered import fold_pixels, lower_weights
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
@@ -41,8 +41,16 @@ class ActingAlgorithm:
         self.flat = FlatState(algorithm.acting, alias=is_on_cpu)
         self.version = NOT_PUBLISHED
         self.is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
+        self._is_lowered = is_lowered
         if is_lowered:
             lower_weights(algorithm.acting, torch.bfloat16)
+
+    def unpack(self, version: int) -> None:
+        """Load the weights that the buffer has, those of a version."""
+        self.flat.unpack()
+        if self._is_lowered:
+            fold_pixels(self.algorithm.acting, torch.bfloat16)
+        self.version = version
 
 
 class ActingWeights(ABC):
@@ -84,8 +92,7 @@ class NewestWeights(ActingWeights):
         acting = self._acting
         version = self._weights.read_newest(acting.flat.bytes, unless=acting.version)
         if version != acting.version:
-            acting.flat.unpack()
-            acting.version = version
+            acting.unpack(version)
         return acting
 
 
@@ -124,8 +131,7 @@ class ExactWeights(ActingWeights):
         acting = self._copies[version % len(self._copies)]
         if acting.version != version:
             self._weights.read(version, acting.flat.bytes)
-            acting.flat.unpack()
-            acting.version = version
+            acting.unpack(version)
         return acting
 
 

@@ -35,6 +35,5 @@ class PastSelves:
             self._copies[place] = acting
         generation = self._bank.read(place, acting.flat.bytes, unless=acting.version)
         if generation != acting.version:
-            acting.flat.unpack()
-            acting.version = generation
+            acting.unpack(generation)
         return acting

@@ -13,7 +13,14 @@ from torch import nn
 
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.cores import GRUCore, LSTMCore
-from rollmill.models.encoders import AsImageEncoder, BoardEncoder, ConvEncoder, DenseEncoder, GridEncoder
+from rollmill.models.encoders import (
+    AsImageEncoder,
+    BoardEncoder,
+    ConvEncoder,
+    DenseEncoder,
+    GridEncoder,
+    ImageInput,
+)
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.linear import Dense
 from rollmill.models.observation import ObservationEncoder
@@ -42,6 +49,16 @@ def lower_weights(model: nn.Module, dtype: torch.dtype) -> None:
     """
     for parameter in _cast_by_autocast(model):
         parameter.data = parameter.data.to(dtype)
+
+
+def fold_pixels(model: nn.Module, dtype: torch.dtype) -> None:
+    """Prepare the layers that read pixels for passes under autocast to ``dtype``; outputs are identical bit for bit.
+
+    Call it again when weights have changed.
+    """
+    for layer in model.modules():
+        if type(layer) is ImageInput:
+            layer.fold(dtype)
 
 
 def _cast_by_autocast(model: nn.Module) -> Iterator[nn.Parameter]:
