@@ -24,7 +24,7 @@ def test_ratings_are_those_of_the_logistic_model() -> None:
 
 
 def test_with_three_seats_losses_as_the_only_one_are_points_of_the_others() -> None:
-    # Whoever has two seats of three wins.
+    # The player with two of the three seats wins every match.
     scores = {(one, other, seat): Score(0, 0, 20) for one, other in ((0, 1), (1, 0)) for seat in range(3)}
     result = TournamentResult(env="test", players=("a", "b"), seats=("x", "y", "z"), scores=scores, seconds=1.0, seed=0)
     assert elo(result) == pytest.approx((0.0, 0.0))

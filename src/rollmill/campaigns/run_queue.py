@@ -174,7 +174,7 @@ class RunQueue:
             raise errors[0]
 
     def _poll_into(self, errors: list[CampaignError]) -> None:
-        """Go on with the other runs where the record of one cannot be saved."""
+        """Poll; if a record cannot be saved, keep the error, so that the other runs can end, too."""
         try:
             self.poll()
         except CampaignError as error:

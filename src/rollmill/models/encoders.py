@@ -151,8 +151,8 @@ class ImageInput(nn.Conv2d):
     def fold(self, dtype: torch.dtype) -> None:
         """Keep the weights as pixels need them, in autocast's dtype, for all passes until the next call.
 
-        A network that acts has few rows in a pass, whose time is then spent on preparing the weights to a tenth. Call
-        it again when weights or moments have changed.
+        A forward pass for few rows spends up to a tenth of its time on preparing these weights. Call it again when
+        weights or moments have changed.
         """
         if self.pixel_scale != 1.0 and not self.centres_each:
             weight, bias = self._of_pixels()
