@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rollmill.models.actor_critic import ActorCritic
-from rollmill.models.lowered import can_be_lowered, lower_weights
+from rollmill.models.lowered import can_be_lowered, fold_pixels, lower_weights
 
 _ROUNDS = 7
 
@@ -33,6 +33,7 @@ def faster_precision(model: ActorCritic, observation: Mapping[str, Tensor], *, b
     if can_be_lowered(model):
         lowered = copy.deepcopy(model)
         lower_weights(lowered, torch.bfloat16)
+        fold_pixels(lowered, torch.bfloat16)
     best = {False: float("inf"), True: float("inf")}
     deadline = time.perf_counter() + budget_s
     for round_index in range(_ROUNDS):
