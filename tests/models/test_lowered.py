@@ -12,7 +12,7 @@ from torch import nn
 from rollmill.models.actor_critic import ActorCritic, ActorCriticOutput
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState
-from rollmill.models.lowered import can_be_lowered, fold_pixels, lower_weights
+from rollmill.models.lowered import can_be_lowered, fold_pixels, lower_weights, needs_autocast
 from rollmill.models.observation import register_encoder
 from rollmill.models.registry import make_model
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
@@ -34,6 +34,42 @@ def test_outputs_are_those_of_autocast_bit_for_bit(config: ModelConfig, rows: in
     observation = {"obs": torch.randint(0, 256, (rows, *shape), dtype=torch.uint8), "v": torch.randn(rows, 5)}
     lowered = _compare_with_autocast(config, specs, observation)
     assert any(p.dtype == torch.bfloat16 for p in lowered.parameters())
+
+
+# Each with an observation that its encoder is for, and whether it runs without autocast.
+PICTURE = ArraySpec(shape=(4, 84, 84), dtype="uint8")
+GRID = ArraySpec(shape=(7, 7, 3), dtype="uint8", low=0, high=10)
+BOARD = ArraySpec(shape=(6, 7, 2), dtype="int8", low=0, high=1)
+PLAIN = [
+    (ModelConfig(encoder="nature"), PICTURE, True),
+    (ModelConfig(encoder="nature", activation="silu"), PICTURE, True),
+    (ModelConfig(encoder="nature", activation="gelu", head_sizes=(16,)), PICTURE, True),
+    (ModelConfig(encoder="nature", activation="tanh", shared=False), PICTURE, True),
+    (ModelConfig(encoder="nature"), ArraySpec(shape=(4, 60, 80, 3), dtype="uint8"), True),
+    (ModelConfig(encoder="impala"), ArraySpec(shape=(64, 64, 3), dtype="uint8"), True),
+    (ModelConfig(encoder="sf_full"), PICTURE, True),
+    (ModelConfig(encoder="nature"), ArraySpec(shape=(4, 84, 84), dtype="float32"), True),
+    (ModelConfig(encoder="board", dense_size=16), BOARD, True),
+    (ModelConfig(encoder="small"), GRID, True),
+    (ModelConfig(encoder="small", normalise_grids=True), GRID, False),
+    (ModelConfig(encoder="nature", centre_pixels="each"), PICTURE, False),
+    (ModelConfig(encoder="nature", normalise_observations=True), PICTURE, False),
+    (ModelConfig(encoder="nature", core="lstm", core_size=16), PICTURE, False),
+]
+
+
+@pytest.mark.parametrize(("config", "spec", "plain"), PLAIN)
+@pytest.mark.parametrize("rows", [1, 5, 16, 48])
+def test_networks_run_without_autocast_where_nothing_is_left_to_cast(
+    config: ModelConfig, spec: ArraySpec, plain: bool, rows: int
+) -> None:
+    high = 255 if spec.high is None else int(spec.high)
+    seen = torch.randint(0, high + 1, (rows, *spec.shape)).to(getattr(torch, spec.dtype))
+    sound = ArraySpec(shape=(1, 2520), dtype="int16")
+    specs = {"obs": spec, "v": ArraySpec(shape=(5,), dtype="float32"), "sound": sound}
+    heard = torch.randint(-3000, 3000, (rows, 1, 2520), dtype=torch.int16)
+    lowered = _compare_with_autocast(config, specs, {"obs": seen, "v": torch.randn(rows, 5), "sound": heard})
+    assert needs_autocast(lowered) != plain
 
 
 def test_the_encoder_of_boards_is_lowered_as_a_whole() -> None:
@@ -58,6 +94,10 @@ def _compare_with_autocast(
         expected, result = model(observation, state), lowered(observation, state)
     for one, other in zip(expected, result, strict=True):
         assert one is other is None or torch.equal(one, other)
+    if not needs_autocast(lowered):
+        with torch.inference_mode():
+            for one, other in zip(expected, lowered(observation, state), strict=True):
+                assert one is other is None or torch.equal(one, other)
     return lowered
 
 
@@ -101,6 +141,7 @@ def test_subclasses_of_our_models_and_encoders_are_unchanged() -> None:
     changed = ActorCritic(specs, ACTION, ModelConfig())
     changed.encoder.encoders[0] = OwnEncoder()  # type: ignore[index,union-attr]  # typed as any module
     lower_weights(changed, torch.bfloat16)
+    assert needs_autocast(changed)
     assert {p.dtype for p in changed.parameters()} == {torch.float32}
 
 

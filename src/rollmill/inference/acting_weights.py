@@ -13,7 +13,7 @@ from torch import nn
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.models.flat_state import FlatState
-from rollmill.models.lowered import fold_pixels, lower_weights
+from rollmill.models.lowered import fold_pixels, lower_weights, needs_autocast
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
@@ -32,6 +32,7 @@ class ActingAlgorithm:
         flat: The acting network's weights.
         version: Their version.
         is_on_policy: Whether the algorithm returns values; its actions are not checked.
+        needs_autocast: Whether passes in bf16 need autocast; else all of its weights are in that dtype already.
     """
 
     def __init__(self, algorithm: Algorithm, *, is_lowered: bool, explores: bool = True) -> None:
@@ -42,8 +43,10 @@ class ActingAlgorithm:
         self.version = NOT_PUBLISHED
         self.is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
         self._is_lowered = is_lowered
+        self.needs_autocast = True
         if is_lowered:
             lower_weights(algorithm.acting, torch.bfloat16)
+            self.needs_autocast = needs_autocast(algorithm.acting)
 
     def unpack(self, version: int) -> None:
         """Load the weights that the buffer has, those of a version."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rollmill.models.actor_critic import ActorCritic
-from rollmill.models.lowered import can_be_lowered, fold_pixels, lower_weights
+from rollmill.models.lowered import can_be_lowered, fold_pixels, lower_weights, needs_autocast
 
 _ROUNDS = 7
 
@@ -29,17 +29,18 @@ def faster_precision(model: ActorCritic, observation: Mapping[str, Tensor], *, b
     """
     device = next(model.parameters()).device
     state = model.initial_state(len(next(iter(observation.values()))), device)
-    lowered = model
+    lowered, has_autocast = model, True
     if can_be_lowered(model):
         lowered = copy.deepcopy(model)
         lower_weights(lowered, torch.bfloat16)
         fold_pixels(lowered, torch.bfloat16)
+        has_autocast = needs_autocast(lowered)
     best = {False: float("inf"), True: float("inf")}
     deadline = time.perf_counter() + budget_s
     for round_index in range(_ROUNDS):
         for bf16 in (False, True):
             started = time.perf_counter()
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16 and has_autocast):
                 (lowered if bf16 else model)(observation, state, None)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)

@@ -6,6 +6,7 @@ Everything it writes carries the version of the weights.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,7 @@ class PolicyWorker:
     ) -> None:
         """Compute V(x_T), and write it into the slots."""
         assert isinstance(acting.algorithm, OnPolicyAlgorithm), "replays need no values"
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+        with self._precision_of(acting):
             value = acting.algorithm.value(observation, state, reset)
         self._ledger.enter(InferencePhase.SCATTERING)
         requests.write(self._store.arrays["value"], value.cpu().numpy())
@@ -222,12 +223,17 @@ class PolicyWorker:
         """Choose a_t, and write it into the slots."""
         explore = self._explorer.explore(requests, reset, mask) if acting.explores else None
         on_device = None if mask is None else torch.from_numpy(mask).to(self._device)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+        with self._precision_of(acting):
             action, state = acting.algorithm.act_with_state(observation, state, reset, on_device, explore)
         if not acting.is_on_policy:
             check_action(acting.algorithm, action, self._action, requests.num_rows)
         self._states.keep(requests, state)
         self._write(acting, action, requests)
+
+    def _precision_of(self, acting: ActingAlgorithm) -> AbstractContextManager[object]:
+        if self._bf16 and acting.needs_autocast:
+            return torch.autocast(self._device.type, torch.bfloat16)
+        return nullcontext()
 
     def _write(self, acting: ActingAlgorithm, action: Action, requests: Requests) -> None:
         """Scatter the algorithm's results into the slots."""

@@ -152,16 +152,21 @@ class ImageInput(nn.Conv2d):
         """Keep the weights as pixels need them, in autocast's dtype, for all passes until the next call.
 
         A forward pass for few rows spends up to a tenth of its time on preparing these weights. Call it again when
-        weights or moments have changed.
+        weights or moments have changed. Nothing happens where :attr:`can_be_folded` is False.
         """
-        if self.pixel_scale != 1.0 and not self.centres_each:
+        if self.can_be_folded:
             weight, bias = self._of_pixels()
             self._folded = weight.to(dtype), None if bias is None else bias.to(dtype)
+
+    @property
+    def can_be_folded(self) -> bool:
+        """Whether the weights do not depend on the image."""
+        return not self.centres_each
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to the convolution's output."""
         weight, bias = self.weight, self.bias
-        if self.pixel_scale != 1.0 and not x.is_floating_point():
+        if self.pixel_scale == 1.0 or not x.is_floating_point():
             weight, bias = self._of_pixels() if self._folded is None else self._folded
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
@@ -176,6 +181,8 @@ class ImageInput(nn.Conv2d):
 
     def _of_pixels(self) -> tuple[Tensor, Tensor | None]:
         """Weights and bias for integer pixels."""
+        if self.pixel_scale == 1.0:
+            return self.weight, self.bias
         weight, bias = self.weight * self.pixel_scale, self.bias
         if self.moments is not None:
             assert bias is not None
