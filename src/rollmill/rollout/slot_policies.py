@@ -85,6 +85,9 @@ class PooledSlots(SlotPolicy):
     V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same observation. Until then the
     full slot stays the group's ``previous_slot``; the answer completes it.
 
+    The slot that was released last is the first to be used again: its memory is still in a cache, and slots that are
+    needed only when a learner is late stay untouched.
+
     Args:
         store: The slots.
         worker: Which rollout worker this is.
@@ -95,13 +98,13 @@ class PooledSlots(SlotPolicy):
         self._pool_of_slot = store.topology.pool_of_slot()
         self._pool_of_group = store.topology.pool_of_group
         # Pool -> its free slots.
-        self._free: dict[int, deque[int]] = {}
-        for slot in store.topology.slots_owned_by(worker):
-            self._free.setdefault(self._pool_of_slot[slot], deque()).append(slot)
+        self._free: dict[int, list[int]] = {}
+        for slot in reversed(store.topology.slots_owned_by(worker)):
+            self._free.setdefault(self._pool_of_slot[slot], []).append(slot)
 
     def begin(self, group: HostedGroup) -> bool:
         """Give a group its first slot."""
-        group.slot = self._free_of(group).popleft()
+        group.slot = self._free_of(group).pop()
         self._store.number(group.slot)
         return False
 
@@ -117,7 +120,7 @@ class PooledSlots(SlotPolicy):
         if group.step < self._rollout_length:
             return True
         if free := self._free_of(group):
-            self._begin_slot(group, free.popleft())
+            self._begin_slot(group, free.pop())
             return True
         self._park(group)
         return False
@@ -133,7 +136,7 @@ class PooledSlots(SlotPolicy):
         self._begin_slot(group, slot)
         return group
 
-    def _free_of(self, group: HostedGroup) -> deque[int]:
+    def _free_of(self, group: HostedGroup) -> list[int]:
         return self._free[self._pool_of_group(group.index)]
 
     def _begin_slot(self, group: HostedGroup, slot: int) -> None:
