@@ -92,11 +92,44 @@ def test_rows_side_by_side_in_one_group_are_read_in_place(
     store: slots.SlotStore, rows: list[int], is_view: bool, may_view: bool
 ) -> None:
     store.arrays["acts"][:] = True
-    requests = Requests(store, np.array([1])).only(np.isin(np.arange(ROWS), rows))
+    everything = Requests(store, np.array([1]))
+    *_, (player, chosen, requests) = everything.by_player(np.isin(np.arange(ROWS), rows).astype(np.int32))
+    assert (player, np.flatnonzero(chosen).tolist()) == (1, rows)
     reader = SlotReader(store, max_groups=GROUPS, device=torch.device("cpu"), may_view=may_view)
     found = reader.read(requests)["obs"].numpy()
     np.testing.assert_array_equal(found, [store.observation["obs"][1, 2, row] for row in rows])
     assert np.shares_memory(found, store.observation["obs"]) == (is_view and may_view)
+
+
+@pytest.mark.parametrize("acts", [1.0, 0.6])
+@pytest.mark.parametrize("groups", [[1], [2, 0]])
+def test_rows_are_split_by_who_plays_them(store: slots.SlotStore, groups: list[int], acts: float) -> None:
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        store.arrays["acts"][:] = random.random(store.arrays["acts"].shape) < acts
+        everything = Requests(store, np.array(groups))
+        wanted = places(store, groups)
+        players = random.integers(0, 3, len(wanted)).astype(np.int16)
+        seen = []
+        for player, chosen, part in everything.by_player(players):
+            own = [place for place, other in zip(wanted, players, strict=True) if other == player]
+            np.testing.assert_array_equal(chosen, players == player)
+            assert part.num_rows == len(own)
+            np.testing.assert_array_equal(
+                part.read(store.observation["obs"]), [store.observation["obs"][place] for place in own]
+            )
+            numbers = np.arange(len(groups) * ROWS)
+            of_all = [index for index, place in enumerate(everything.of_all(numbers)) if players[index] == player]
+            assert part.of_all(numbers).tolist() == everything.of_all(numbers)[of_all].tolist()
+            store.arrays["policy_version"][:] = -1
+            part.fill(store.arrays["policy_version"], 4)
+            store.arrays["value"][:] = -5
+            part.write(store.arrays["value"], np.arange(len(own), dtype=np.float32))
+            assert [store.arrays["value"][place] for place in own] == list(range(len(own)))
+            assert [store.arrays["policy_version"][place] for place in own] == [4] * len(own)
+            assert int((store.arrays["value"] != -5).sum()) == (store.arrays["policy_version"] == 4).sum() == len(own)
+            seen.append(player)
+        assert seen == np.unique(players).tolist()
 
 
 @pytest.mark.parametrize("acts_all", [True, False])

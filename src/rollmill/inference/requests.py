@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,13 @@ class Requests:
         slots: int64 ``[n]``, the slot of each group.
         steps: int64 ``[n]``, t of each group.
         rows: int64 ``[m]``, the rows that act, as indices into all ``n * B`` rows; None where all of them do.
+        num_rows: m, the number of rows that act.
+        side_by_side: The rows that act, if they follow each other without a gap in the only group; else None.
     """
+
+    rows: NDArray[np.int64] | None
+    num_rows: int
+    side_by_side: slice | None
 
     def __init__(self, store: SlotStore, groups: NDArray[np.int64]) -> None:
         self._store = store
@@ -31,37 +39,37 @@ class Requests:
         self.groups = groups
         self.slots: NDArray[np.int64] = store.group_slot[groups]
         self.steps: NDArray[np.int64] = store.group_step[groups]
-        self.rows: NDArray[np.int64] | None = None
+        rows = None
         acts = store.arrays.get(ACTS)
         if acts is not None:
             flags = acts[self.slots, self.steps].reshape(-1)
             if not flags.all():
-                self.rows = np.flatnonzero(flags)
+                rows = np.flatnonzero(flags)
+        self._choose(rows)
 
-    @property
-    def num_rows(self) -> int:
-        """m, the number of rows that act."""
-        return len(self.groups) * self._group_rows if self.rows is None else len(self.rows)
+    def by_player(self, players: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_], Requests]]:
+        """Split the rows by who plays them.
 
-    @property
-    def side_by_side(self) -> slice | None:
-        """The rows that act, if they are all or follow each other without a gap; else None."""
-        if self.rows is None:
-            return slice(0, self.num_rows)
-        if not len(self.rows) or self.rows[-1] - self.rows[0] != len(self.rows) - 1:
-            return None
-        return slice(int(self.rows[0]), int(self.rows[-1]) + 1)
+        Args:
+            players: ``[m]``, the player of each row.
 
-    def only(self, chosen: NDArray[np.bool_]) -> Requests:
-        """Return the requests of some of these rows, given as bool ``[m]``."""
-        if chosen.all():
-            return self
-        part = copy.copy(self)
-        part.rows = (np.arange(self.num_rows) if self.rows is None else self.rows)[chosen]
-        return part
+        Yields:
+            A player, bool ``[m]`` (its rows; do not change them), and the requests of these rows.
+        """
+        # Players change at most once in an episode, and the split takes as long as a layer for a few rows.
+        found = _rows_of_players(players.tobytes(), players.dtype, None if self.rows is None else self.rows.tobytes())
+        if len(found) == 1:
+            yield found[0][0], found[0][1], self
+            return
+        for player, chosen, rows in found:
+            part = copy.copy(self)
+            part._choose(rows)
+            yield player, chosen, part
 
     def of_all(self, values: Any) -> Any:
         """Return the rows that act of an array or tensor ``[n * B, ...]``, as ``[m, ...]``."""
+        if self.side_by_side is not None:
+            return values[self.side_by_side]
         return values if self.rows is None else values[self.rows]
 
     def per_row(self, of_groups: NDArray[Any]) -> NDArray[Any]:
@@ -69,24 +77,17 @@ class Requests:
         return of_groups.repeat(self._group_rows) if self.rows is None else of_groups[self.rows // self._group_rows]
 
     def read(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Read the present step of a slot array ``[num_slots, T(+1), B, ...]``; returns ``[m, ...]``."""
-        if self.rows is None:
-            return array[self.slots, self.steps].reshape(self.num_rows, *array.shape[3:])
-        return array[self._place_of_rows()]
+        """Copy the present step of a slot array ``[num_slots, T(+1), B, ...]``; returns ``[m, ...]``."""
+        found: NDArray[Any] = array[self._place].reshape(self.num_rows, *array.shape[3:])
+        return found if self.side_by_side is None else found.copy()
 
     def write(self, array: NDArray[Any], values: NDArray[Any]) -> None:
         """Write ``values [m, ...]`` to the present step of a slot array ``[num_slots, T(+1), B, ...]``."""
-        if self.rows is None:
-            array[self.slots, self.steps] = values.reshape(len(self.groups), self._group_rows, *array.shape[3:])
-        else:
-            array[self._place_of_rows()] = values.reshape(len(self.rows), *array.shape[3:])
+        array[self._place] = values.reshape(*self._shape, *array.shape[3:])
 
     def fill(self, array: NDArray[Any], value: int) -> None:
         """Write one value for all of these rows to the present step of a slot array ``[num_slots, T(+1), B]``."""
-        if self.rows is None:
-            array[self.slots, self.steps] = value
-        else:
-            array[self._place_of_rows()] = value
+        array[self._place] = value
 
     def write_behind(self, array: NDArray[Any], values: NDArray[Any], step: int) -> None:
         """Write ``values [m]`` to a step of the slots that the groups have just filled, where there are such slots.
@@ -100,6 +101,9 @@ class Requests:
         has_one = previous != NO_SLOT
         if not has_one.any():
             return
+        if self.side_by_side is not None:
+            array[previous[0], step, self.side_by_side] = values
+            return
         if self.rows is None:
             array[previous[has_one], step] = values.reshape(len(self.groups), self._group_rows)[has_one]
             return
@@ -107,7 +111,36 @@ class Requests:
         chosen = has_one[groups]
         array[previous[groups[chosen]], step, rows[chosen]] = values[chosen]
 
-    def _place_of_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        assert self.rows is not None
-        groups, rows = np.divmod(self.rows, self._group_rows)
-        return self.slots[groups], self.steps[groups], rows
+    def _choose(self, rows: NDArray[np.int64] | None) -> None:
+        """Find where these rows stand: an index of slot arrays, and the shape ``[...]`` of what it finds."""
+        self.rows = rows
+        self.num_rows = len(self.groups) * self._group_rows if rows is None else len(rows)
+        self.side_by_side = None
+        self._place: tuple[Any, ...] = self.slots, self.steps
+        self._shape: tuple[int, ...] = len(self.groups), self._group_rows
+        if rows is not None:
+            self._shape = (len(rows),)
+        if len(self.groups) == 1 and (side_by_side := self._side_by_side(rows)) is not None:
+            # A view: quicker than lists of indices.
+            self.side_by_side = side_by_side
+            self._place, self._shape = (int(self.slots[0]), int(self.steps[0]), side_by_side), (self.num_rows,)
+        elif rows is not None:
+            groups, rows = np.divmod(rows, self._group_rows)
+            self._place = self.slots[groups], self.steps[groups], rows
+
+    def _side_by_side(self, rows: NDArray[np.int64] | None) -> slice | None:
+        if rows is None:
+            return slice(0, self._group_rows)
+        if not len(rows) or rows[-1] - rows[0] != len(rows) - 1:
+            return None
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+
+
+@lru_cache(maxsize=1024)
+def _rows_of_players(
+    players: bytes, dtype: np.dtype[Any], rows: bytes | None
+) -> list[tuple[int, NDArray[np.bool_], NDArray[np.int64]]]:
+    """For each player: its number, which of these rows are its, and the rows themselves."""
+    of_row = np.frombuffer(players, dtype)
+    all_rows = np.arange(len(of_row)) if rows is None else np.frombuffer(rows, np.int64)
+    return [(player, of_row == player, all_rows[of_row == player]) for player in np.unique(of_row).tolist()]

@@ -137,20 +137,18 @@ class PolicyWorker:
             self._ledger.enter(InferencePhase.LOADING)
             self._forward(self._weights[0].acting_for(requests.groups), requests, state, mask, wants_value_only)
         else:
-            players = requests.read(self._policy_id)
-            for player in np.unique(players).tolist():
+            for player, chosen, part in requests.by_player(requests.read(self._policy_id)):
                 if wants_value_only and player >= self._players.policies:
                     continue  # no value is needed: only turns of policies are learned from
                 self._ledger.enter(InferencePhase.LOADING)
-                chosen = players == player
                 acting = self._acting_for(player, requests.groups)
                 if isinstance(acting, ScriptedGuest):
-                    self._follow(acting, requests.only(chosen), None if mask is None else mask[chosen])
+                    self._follow(acting, part, None if mask is None else mask[chosen])
                     continue
                 size = acting.algorithm.state_size
                 self._forward(
                     acting,
-                    requests.only(chosen),
+                    part,
                     state[chosen][:, :size] if state is not None and size else None,
                     None if mask is None else mask[chosen],
                     wants_value_only,
