@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ import torch
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
 from rollmill.inference.acting_weights import NewestWeights
-from rollmill.inference.batching import ReadyGroups
+from rollmill.inference.batching import FixedGroups, ReadyGroups
 from rollmill.inference.config import InferenceConfig
-from rollmill.inference.explorers import GeneratorExplorer
+from rollmill.inference.explorers import GeneratorExplorer, KeyedExplorer
 from rollmill.inference.observation_readers import SlotReader
 from rollmill.inference.recurrent_states import RecurrentStates
 from rollmill.inference.worker import PolicyWorker
@@ -30,8 +31,10 @@ from rollmill.roles import POLICY_WORKER
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Ledger
+from rollmill.runtime.row_noise import RowNoise
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage import slots, weights
+from rollmill.storage.player_ids import PlayerIds
 
 NUM_GROUPS = 4
 WORKER_OF_GROUP = (0, 0, 1, 1, 2, 2, 3, 3)
@@ -275,3 +278,84 @@ def test_nothing_that_a_network_in_double_precision_computes_is_rounded() -> Non
             )
         assert store.arrays["log_prob"].dtype == np.float64
         torch.testing.assert_close(torch.from_numpy(store.arrays["rnn_state"][1]), before, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("acts", [1.0, 0.6])
+def test_rows_of_several_policies_get_what_each_policy_alone_would_give_them(acts: float) -> None:
+    rows, random = 5, np.random.default_rng(3)
+    players = PlayerIds(policies=3)
+    topology = slots.Topology(
+        rollout_length=2,
+        group_rows=rows,
+        worker_of_group=(0, 0),
+        policy_worker_of_group=(0, 0),
+        slots_of_worker=(2,),
+        agents_per_env=1,
+        players=players,
+        groups_per_batch=2,
+    )
+    spec = replace(SPEC, agents=("a", "b"))
+    fields = slots.slot_fields(spec, rollout_length=2, state_size=0, has_players=True)
+    layout = ArenaLayout()
+    slots.add_to_layout(layout, fields, topology)
+    nbytes = flat_nbytes(a_model())
+    for policy in range(players.policies):
+        weights.add_to_layout(layout, nbytes=nbytes, ring=str(policy))
+    arena = Arena.create(layout)
+    store = slots.SlotStore(arena, fields, topology, create=True)
+    models, acting = [], []
+    for policy in range(players.policies):
+        models.append(a_model())
+        ring = weights.WeightStore(arena, ring=str(policy), create=True)
+        ring.publish(10 + policy, FlatState(models[-1], alias=False).bytes)
+        acting.append(NewestWeights(ring, PPO.over(a_model(), OnPolicyConfig()).eval(), is_lowered=False))
+    context = ChildContext(
+        name="policy worker 0",
+        stop=threading.Event(),
+        send=lambda message: None,
+        ledger=Ledger.private(POLICY_WORKER),
+        log=logging.getLogger("test"),
+    )
+    device = torch.device("cpu")
+    worker = PolicyWorker(
+        context,
+        store,
+        index=0,
+        action=SPEC.action,
+        config=InferenceConfig(device="cpu", precision="fp32"),
+        device=device,
+        batching=FixedGroups(store, 0),
+        weights=acting,
+        reader=SlotReader(store, max_groups=2, device=device, may_view=False),
+        explorer=KeyedExplorer(store, width=2, device=device, seed=5, first_row=0),
+        states=RecurrentStates(store, (0, 1), state_size=0, device=device, is_shared=False),
+        seed=0,
+    )
+    for _ in range(10):
+        store.group_slot[:] = [1, 0]
+        store.group_step[:] = [1, 0]
+        arrays, seen = store.arrays, store.observation["observation"]
+        seen[...] = random.standard_normal(seen.shape)
+        arrays["acts"][...] = random.random(arrays["acts"].shape) < acts
+        arrays["policy_id"][...] = random.integers(0, 3, arrays["policy_id"].shape)
+        arrays["policy_version"][...] = -1
+        with torch.inference_mode():
+            worker.answer(np.array([0, 1]))
+        assert store.inboxes[0].get_many(np.empty(4, np.int64), 1.0) == 2
+        noise = RowNoise(5, "actions", width=2).uniform(np.arange(2 * rows), np.repeat([1, 0], rows))
+        for group, (slot, step) in enumerate([(1, 1), (0, 0)]):
+            for row in range(rows):
+                place = slot, step, row
+                if not arrays["acts"][place]:
+                    assert arrays["policy_version"][place] == -1
+                    continue
+                policy = int(arrays["policy_id"][place])
+                with torch.no_grad():
+                    output = models[policy]({"observation": torch.from_numpy(seen[place])[None]})
+                    uniform = torch.from_numpy(noise[group * rows + row])[None]
+                    expected = models[policy].distribution.sample_with_log_prob(output.params, uniform=uniform)
+                assert expected.discrete is not None
+                assert arrays["policy_version"][place] == 10 + policy
+                assert arrays["action_discrete"][place].tolist() == expected.discrete[0].tolist()
+                np.testing.assert_allclose(arrays["log_prob"][place], expected.log_prob[0], rtol=1e-5)
+                np.testing.assert_allclose(arrays["value"][place], output.value[0], rtol=1e-4, atol=1e-6)

@@ -93,7 +93,7 @@ def test_rows_side_by_side_in_one_group_are_read_in_place(
 ) -> None:
     store.arrays["acts"][:] = True
     everything = Requests(store, np.array([1]))
-    *_, (player, chosen, requests) = everything.by_player(np.isin(np.arange(ROWS), rows).astype(np.int32))
+    *_, (player, chosen, requests) = everything.by_player(np.isin(np.arange(ROWS), rows).astype(np.int32)).parts
     assert (player, np.flatnonzero(chosen).tolist()) == (1, rows)
     reader = SlotReader(store, max_groups=GROUPS, device=torch.device("cpu"), may_view=may_view)
     found = reader.read(requests)["obs"].numpy()
@@ -110,8 +110,9 @@ def test_rows_are_split_by_who_plays_them(store: slots.SlotStore, groups: list[i
         everything = Requests(store, np.array(groups))
         wanted = places(store, groups)
         players = random.integers(0, 3, len(wanted)).astype(np.int16)
-        seen = []
-        for player, chosen, part in everything.by_player(players):
+        seen, in_parts = [], []
+        split = everything.by_player(players)
+        for player, chosen, part in split.parts:
             own = [place for place, other in zip(wanted, players, strict=True) if other == player]
             np.testing.assert_array_equal(chosen, players == player)
             assert part.num_rows == len(own)
@@ -129,7 +130,10 @@ def test_rows_are_split_by_who_plays_them(store: slots.SlotStore, groups: list[i
             assert [store.arrays["policy_version"][place] for place in own] == [4] * len(own)
             assert int((store.arrays["value"] != -5).sum()) == (store.arrays["policy_version"] == 4).sum() == len(own)
             seen.append(player)
+            in_parts += own
         assert seen == np.unique(players).tolist()
+        order = range(len(wanted)) if split.order is None else split.order.tolist()
+        assert [in_parts[index] for index in order] == wanted
 
 
 @pytest.mark.parametrize("acts_all", [True, False])

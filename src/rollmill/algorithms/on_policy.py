@@ -125,15 +125,28 @@ class OnPolicyAlgorithm(Algorithm):
     ) -> tuple[Action, Tensor | None]:
         """See :meth:`rollmill.algorithms.base.Algorithm.act_with_state`."""
         output = self.acting(observation, state, reset)
-        params, distribution = wide(output.params), self.acting.distribution
+        return self.choose(output.params, output.value, action_mask, explore), output.rnn_state
+
+    def choose(self, params: Tensor, value: Tensor, action_mask: Tensor | None, explore: Explore | None) -> Action:
+        """Choose actions by what the network has computed.
+
+        Rows of several networks may be joined if their distributions are alike.
+
+        Args:
+            params: The network's ``params [N, P]``.
+            value: Its ``value [N]``.
+            action_mask: As in :meth:`act_with_state`.
+            explore: Likewise.
+        """
+        params, distribution = wide(params), self.acting.distribution
         if explore is None:
-            return Action(*distribution.mode(params, action_mask)), output.rnn_state
+            return Action(*distribution.mode(params, action_mask))
         if explore.given is None:
             sample = distribution.sample_with_log_prob(params, action_mask, explore.generator, uniform=explore.uniform)
         else:
             discrete, continuous, *_ = explore.given
             sample = Sample(discrete, continuous, distribution.log_prob(params, discrete, continuous, action_mask))
-        return Action(*sample, wide(output.value)), output.rnn_state
+        return Action(*sample, wide(value))
 
     def value(self, observation: Mapping[str, Tensor], state: Tensor | None, reset: Tensor | None) -> Tensor:
         """Compute V(x_t) in the network's units, ``[N]``; arguments as in :meth:`act_with_state`."""

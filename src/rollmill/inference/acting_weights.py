@@ -32,6 +32,8 @@ class ActingAlgorithm:
         flat: The acting network's weights.
         version: Their version.
         is_on_policy: Whether the algorithm returns values; its actions are not checked.
+        chooses_by_distribution: Whether it explores by :meth:`rollmill.algorithms.on_policy.OnPolicyAlgorithm.choose`
+            alone, so that its rows can be joined with those of others.
         needs_autocast: Whether passes in bf16 need autocast; else all of its weights are in that dtype already.
     """
 
@@ -42,6 +44,8 @@ class ActingAlgorithm:
         self.flat = FlatState(algorithm.acting, alias=is_on_cpu)
         self.version = NOT_PUBLISHED
         self.is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
+        acts = getattr(type(algorithm), "act_with_state", None)
+        self.chooses_by_distribution = explores and acts is OnPolicyAlgorithm.act_with_state
         self._is_lowered = is_lowered
         self.needs_autocast = True
         if is_lowered:

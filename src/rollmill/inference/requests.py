@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rollmill.storage.slots import ACTS, NO_SLOT, SlotStore
 
@@ -47,24 +49,18 @@ class Requests:
                 rows = np.flatnonzero(flags)
         self._choose(rows)
 
-    def by_player(self, players: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_], Requests]]:
-        """Split the rows by who plays them.
-
-        Args:
-            players: ``[m]``, the player of each row.
-
-        Yields:
-            A player, bool ``[m]`` (its rows; do not change them), and the requests of these rows.
-        """
+    def by_player(self, players: NDArray[Any]) -> Split:
+        """Split the rows by who plays them; ``players`` is ``[m]``."""
         # Players change at most once in an episode, and the split takes as long as a layer for a few rows.
-        found = _rows_of_players(players.tobytes(), players.dtype, None if self.rows is None else self.rows.tobytes())
-        if len(found) == 1:
-            yield found[0][0], found[0][1], self
-            return
-        for player, chosen, rows in found:
+        found = _split(players.tobytes(), players.dtype, None if self.rows is None else self.rows.tobytes())
+        if len(found.rows) == 1:
+            return Split([(found.players[0], found.chosen[0], self)], None)
+        parts = []
+        for player, chosen, rows in zip(found.players, found.chosen, found.rows, strict=True):
             part = copy.copy(self)
             part._choose(rows)
-            yield player, chosen, part
+            parts.append((player, chosen, part))
+        return Split(parts, found.order)
 
     def of_all(self, values: Any) -> Any:
         """Return the rows that act of an array or tensor ``[n * B, ...]``, as ``[m, ...]``."""
@@ -85,9 +81,9 @@ class Requests:
         """Write ``values [m, ...]`` to the present step of a slot array ``[num_slots, T(+1), B, ...]``."""
         array[self._place] = values.reshape(*self._shape, *array.shape[3:])
 
-    def fill(self, array: NDArray[Any], value: int) -> None:
-        """Write one value for all of these rows to the present step of a slot array ``[num_slots, T(+1), B]``."""
-        array[self._place] = value
+    def fill(self, array: NDArray[Any], value: NDArray[Any] | int) -> None:
+        """Write one value for all of these rows, or ``[m]``, to the present step of ``[num_slots, T(+1), B]``."""
+        array[self._place] = value if isinstance(value, int) else value.reshape(self._shape)
 
     def write_behind(self, array: NDArray[Any], values: NDArray[Any], step: int) -> None:
         """Write ``values [m]`` to a step of the slots that the groups have just filled, where there are such slots.
@@ -136,11 +132,33 @@ class Requests:
         return slice(int(rows[0]), int(rows[-1]) + 1)
 
 
+@dataclass(frozen=True)
+class Split:
+    """Rows by who plays them.
+
+    Attributes:
+        parts: A player, bool ``[m]`` (which rows are its; do not change it), and the requests of these rows.
+        order: int64 ``[m]``: the parts' results, one after another, indexed by it are in the rows' order; None if they
+            are in that order already.
+    """
+
+    parts: list[tuple[int, NDArray[np.bool_], Requests]]
+    order: Tensor | None
+
+
+class _Places(NamedTuple):
+    players: list[int]
+    chosen: list[NDArray[np.bool_]]
+    rows: list[NDArray[np.int64]]
+    order: Tensor | None
+
+
 @lru_cache(maxsize=1024)
-def _rows_of_players(
-    players: bytes, dtype: np.dtype[Any], rows: bytes | None
-) -> list[tuple[int, NDArray[np.bool_], NDArray[np.int64]]]:
-    """For each player: its number, which of these rows are its, and the rows themselves."""
+def _split(players: bytes, dtype: np.dtype[Any], rows: bytes | None) -> _Places:
     of_row = np.frombuffer(players, dtype)
     all_rows = np.arange(len(of_row)) if rows is None else np.frombuffer(rows, np.int64)
-    return [(player, of_row == player, all_rows[of_row == player]) for player in np.unique(of_row).tolist()]
+    who = np.unique(of_row).tolist()
+    chosen = [of_row == player for player in who]
+    order = np.argsort(np.argsort(of_row, kind="stable"), kind="stable")
+    is_ordered = bool((order == np.arange(len(order))).all())
+    return _Places(who, chosen, [all_rows[each] for each in chosen], None if is_ordered else torch.from_numpy(order))

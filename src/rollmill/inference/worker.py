@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,12 +27,28 @@ from rollmill.inference.observation_readers import ObservationReader
 from rollmill.inference.past_selves import PastSelves
 from rollmill.inference.recurrent_states import RecurrentStates
 from rollmill.inference.requests import Requests
+from rollmill.models.distributions import ActionDistribution
 from rollmill.roles import InferenceCounter, InferencePhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import ACTIONS, POLICY_ID, SlotStore, encode
 
 _POLL_S = 0.2
+
+
+class _Pass(NamedTuple):
+    """What an on-policy network has computed for its rows."""
+
+    algorithm: OnPolicyAlgorithm
+    version: int
+    requests: Requests
+    mask: NDArray[np.bool_] | None
+    params: Tensor
+    value: Tensor
+
+    @property
+    def distribution(self) -> ActionDistribution:
+        return self.algorithm.acting.distribution
 
 
 class PolicyWorker:
@@ -94,7 +110,7 @@ class PolicyWorker:
         self._past_selves = past_selves
         self._guests = guests
         self._players = store.topology.players
-        self._policy_id = store.arrays.get(POLICY_ID)
+        self._players_of_rows = store.arrays.get(POLICY_ID)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -133,28 +149,84 @@ class PolicyWorker:
         state = self._states.take(requests)
         # x_T: its value completes the slot. Its action is chosen as x_0 of the next slot, by the version used there.
         wants_value_only = requests.steps[0] == self._rollout_length
-        if self._policy_id is None:
+        if self._players_of_rows is None:
             self._ledger.enter(InferencePhase.LOADING)
             self._forward(self._weights[0].acting_for(requests.groups), requests, state, mask, wants_value_only)
         else:
-            for player, chosen, part in requests.by_player(requests.read(self._policy_id)):
-                if wants_value_only and player >= self._players.policies:
-                    continue  # no value is needed: only turns of policies are learned from
-                self._ledger.enter(InferencePhase.LOADING)
-                acting = self._acting_for(player, requests.groups)
-                if isinstance(acting, ScriptedGuest):
-                    self._follow(acting, part, None if mask is None else mask[chosen])
-                    continue
-                size = acting.algorithm.state_size
-                self._forward(
-                    acting,
-                    part,
-                    state[chosen][:, :size] if state is not None and size else None,
-                    None if mask is None else mask[chosen],
-                    wants_value_only,
-                )
+            players = requests.read(self._players_of_rows)
+            self._compute_of_players(requests, players, state, mask, wants_value_only)
         if wants_value_only:
             self._states.share(requests.groups)
+
+    def _compute_of_players(
+        self,
+        requests: Requests,
+        players: NDArray[Any],
+        state: Tensor | None,
+        mask: NDArray[np.bool_] | None,
+        wants_value_only: bool,
+    ) -> None:
+        """Run each player's network for its rows, and choose and write the actions of all of them together."""
+        split = requests.by_player(players)
+        passes: list[_Pass] = []
+        for player, chosen, part in split.parts:
+            if wants_value_only and player >= self._players.policies:
+                continue  # no value is needed: only turns of policies are learned from
+            self._ledger.enter(InferencePhase.LOADING)
+            acting = self._acting_for(player, requests.groups)
+            own_mask = None if mask is None else mask[chosen]
+            if isinstance(acting, ScriptedGuest):
+                self._follow(acting, part, own_mask)
+                continue
+            size = acting.algorithm.state_size
+            own_state = state[chosen][:, :size] if state is not None and size else None
+            if wants_value_only or not acting.chooses_by_distribution:
+                self._forward(acting, part, own_state, own_mask, wants_value_only)
+            else:
+                passes.append(self._run(acting, part, own_state, own_mask))
+        if len(passes) == len(split.parts) and len({each.distribution.squash for each in passes}) == 1:
+            self._choose(passes, requests, mask, split.order)
+        else:
+            for each in passes:
+                self._choose([each], each.requests, each.mask, None)
+
+    def _run(
+        self, acting: ActingAlgorithm, requests: Requests, state: Tensor | None, mask: NDArray[np.bool_] | None
+    ) -> _Pass:
+        """Run an on-policy network for these rows, without choosing actions."""
+        self._ledger.enter(InferencePhase.GATHERING)
+        observation, reset = self._reader.read(requests), self._read_reset(requests)
+        self._ledger.enter(InferencePhase.FORWARD)
+        algorithm = acting.algorithm
+        assert isinstance(algorithm, OnPolicyAlgorithm)
+        with self._precision_of(acting):
+            output = algorithm.acting(observation, state, reset)
+        self._states.keep(requests, output.rnn_state)
+        return _Pass(algorithm, acting.version, requests, mask, output.params, output.value)
+
+    def _choose(
+        self, passes: Sequence[_Pass], requests: Requests, mask: NDArray[np.bool_] | None, order: Tensor | None
+    ) -> None:
+        """Choose a_t of the rows of some passes, and write it into the slots.
+
+        Choosing a few actions takes as long as a layer, so it is done once for the rows of all policies. They have the
+        actions of the same environments.
+        """
+        first, version = passes[0], passes[0].version
+        params, value = first.params, first.value
+        versions: NDArray[np.int64] | int = version
+        if len(passes) > 1:
+            params = torch.cat([each.params for each in passes])
+            value = torch.cat([each.value for each in passes])
+            versions = np.repeat([each.version for each in passes], [each.requests.num_rows for each in passes])
+            if order is not None:
+                params, value, versions = params[order], value[order], versions[order.numpy()]
+        explore = self._explorer.explore(requests, self._read_reset(requests), mask)
+        on_device = None if mask is None else torch.from_numpy(mask).to(self._device)
+        self._write(first.algorithm.choose(params, value, on_device, explore), requests, versions)
+
+    def _read_reset(self, requests: Requests) -> Tensor:
+        return torch.from_numpy(requests.read(self._reset)).to(self._device)
 
     def _follow(self, guest: ScriptedGuest, requests: Requests, mask: NDArray[np.bool_] | None) -> None:
         """Write the actions that a scripted guest chooses."""
@@ -187,7 +259,7 @@ class PolicyWorker:
             return
         self._ledger.enter(InferencePhase.GATHERING)
         observation = self._reader.read(requests)
-        reset = torch.from_numpy(requests.read(self._reset)).to(self._device)
+        reset = self._read_reset(requests)
         self._ledger.enter(InferencePhase.FORWARD)
         if wants_value_only:
             self._evaluate(acting, requests, observation, state, reset)
@@ -226,15 +298,15 @@ class PolicyWorker:
         if not acting.is_on_policy:
             check_action(acting.algorithm, action, self._action, requests.num_rows)
         self._states.keep(requests, state)
-        self._write(acting, action, requests)
+        self._write(action, requests, acting.version)
 
     def _precision_of(self, acting: ActingAlgorithm) -> AbstractContextManager[object]:
         if self._bf16 and acting.needs_autocast:
             return torch.autocast(self._device.type, torch.bfloat16)
         return nullcontext()
 
-    def _write(self, acting: ActingAlgorithm, action: Action, requests: Requests) -> None:
-        """Scatter the algorithm's results into the slots."""
+    def _write(self, action: Action, requests: Requests, version: NDArray[np.int64] | int) -> None:
+        """Scatter an algorithm's results, and the version of its weights (for each row or all), into the slots."""
         arrays = self._store.arrays
         discrete, continuous = action.discrete, action.continuous
         self._write_actions(
@@ -243,7 +315,7 @@ class PolicyWorker:
             None if continuous is None else continuous.float().cpu().numpy(),
         )
         self._ledger.enter(InferencePhase.SCATTERING)
-        requests.fill(arrays["policy_version"], acting.version)
+        requests.fill(arrays["policy_version"], version)
         if action.log_prob is None or action.value is None or "value" not in arrays:  # a replay keeps neither
             return
         value = action.value.cpu().numpy()
