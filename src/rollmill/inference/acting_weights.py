@@ -44,8 +44,8 @@ class ActingAlgorithm:
         self.flat = FlatState(algorithm.acting, alias=is_on_cpu)
         self.version = NOT_PUBLISHED
         self.is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
-        acts = getattr(type(algorithm), "act_with_state", None)
-        self.chooses_by_distribution = explores and acts is OnPolicyAlgorithm.act_with_state
+        acts_as_usual = type(algorithm).act_with_state is OnPolicyAlgorithm.act_with_state
+        self.chooses_by_distribution = explores and acts_as_usual
         self._is_lowered = is_lowered
         self.needs_autocast = True
         if is_lowered:

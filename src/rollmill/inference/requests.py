@@ -47,7 +47,7 @@ class Requests:
             flags = acts[self.slots, self.steps].reshape(-1)
             if not flags.all():
                 rows = np.flatnonzero(flags)
-        self._choose(rows)
+        self._locate(rows)
 
     def by_player(self, players: NDArray[Any]) -> Split:
         """Split the rows by who plays them; ``players`` is ``[m]``."""
@@ -58,7 +58,7 @@ class Requests:
         parts = []
         for player, chosen, rows in zip(found.players, found.chosen, found.rows, strict=True):
             part = copy.copy(self)
-            part._choose(rows)
+            part._locate(rows)
             parts.append((player, chosen, part))
         return Split(parts, found.order)
 
@@ -83,7 +83,7 @@ class Requests:
 
     def fill(self, array: NDArray[Any], value: NDArray[Any] | int) -> None:
         """Write one value for all of these rows, or ``[m]``, to the present step of ``[num_slots, T(+1), B]``."""
-        array[self._place] = value if isinstance(value, int) else value.reshape(self._shape)
+        array[self._place] = value.reshape(self._shape) if isinstance(value, np.ndarray) else value
 
     def write_behind(self, array: NDArray[Any], values: NDArray[Any], step: int) -> None:
         """Write ``values [m]`` to a step of the slots that the groups have just filled, where there are such slots.
@@ -107,15 +107,13 @@ class Requests:
         chosen = has_one[groups]
         array[previous[groups[chosen]], step, rows[chosen]] = values[chosen]
 
-    def _choose(self, rows: NDArray[np.int64] | None) -> None:
+    def _locate(self, rows: NDArray[np.int64] | None) -> None:
         """Find where these rows stand: an index of slot arrays, and the shape ``[...]`` of what it finds."""
         self.rows = rows
         self.num_rows = len(self.groups) * self._group_rows if rows is None else len(rows)
         self.side_by_side = None
         self._place: tuple[Any, ...] = self.slots, self.steps
-        self._shape: tuple[int, ...] = len(self.groups), self._group_rows
-        if rows is not None:
-            self._shape = (len(rows),)
+        self._shape: tuple[int, ...] = (len(self.groups), self._group_rows) if rows is None else (len(rows),)
         if len(self.groups) == 1 and (side_by_side := self._side_by_side(rows)) is not None:
             # A view: quicker than lists of indices.
             self.side_by_side = side_by_side

@@ -212,9 +212,9 @@ class PolicyWorker:
         Choosing a few actions takes as long as a layer, so it is done once for the rows of all policies. They have the
         actions of the same environments.
         """
-        first, version = passes[0], passes[0].version
+        first = passes[0]
         params, value = first.params, first.value
-        versions: NDArray[np.int64] | int = version
+        versions: NDArray[np.int64] | int = first.version
         if len(passes) > 1:
             params = torch.cat([each.params for each in passes])
             value = torch.cat([each.value for each in passes])

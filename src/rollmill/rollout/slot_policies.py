@@ -85,8 +85,8 @@ class PooledSlots(SlotPolicy):
     V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same observation. Until then the
     full slot stays the group's ``previous_slot``; the answer completes it.
 
-    The slot that was released last is the first to be used again: its memory is still in a cache, and slots that are
-    needed only when a learner is late stay untouched.
+    The slot that was released last is the first to be used again: its memory may still be in a cache, and slots that
+    are needed only when a learner is late stay untouched.
 
     Args:
         store: The slots.
