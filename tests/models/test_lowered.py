@@ -42,6 +42,8 @@ GRID = ArraySpec(shape=(7, 7, 3), dtype="uint8", low=0, high=10)
 BOARD = ArraySpec(shape=(6, 7, 2), dtype="int8", low=0, high=1)
 PLAIN = [
     (ModelConfig(encoder="nature"), PICTURE, True),
+    (ModelConfig(encoder="nature", centre_pixels=True), PICTURE, True),
+    (ModelConfig(encoder="impala", centre_pixels=True), PICTURE, True),
     (ModelConfig(encoder="nature", activation="silu"), PICTURE, True),
     (ModelConfig(encoder="nature", activation="gelu", head_sizes=(16,)), PICTURE, True),
     (ModelConfig(encoder="nature", activation="tanh", shared=False), PICTURE, True),

@@ -84,8 +84,20 @@ def _is_plain(encoder: nn.Module) -> bool:
         return _is_plain(encoder.encoder)
     if type(encoder) not in _ENCODERS:
         return False
-    leaves = (layer for layer in encoder.modules() if not any(True for _ in layer.children()))
-    return all(layer.can_be_folded if type(layer) is ImageInput else type(layer) in _PLAIN_LAYERS for layer in leaves)
+    return all(map(_takes_dtype_of_weights, _layers(encoder)))
+
+
+def _takes_dtype_of_weights(layer: nn.Module) -> bool:
+    return layer.can_be_folded if type(layer) is ImageInput else type(layer) in _PLAIN_LAYERS
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """Modules without parts. The moments of the layer that reads pixels belong to what it folds."""
+    parts = [] if type(module) is ImageInput else list(module.children())
+    if not parts:
+        yield module
+    for part in parts:
+        yield from _layers(part)
 
 
 def _cast_by_autocast(model: nn.Module) -> Iterator[nn.Parameter]:
