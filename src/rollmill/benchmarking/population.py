@@ -26,8 +26,9 @@ from rollmill.settings.value_checks import ConfigError
 
 COUNTS = (1, 4, 8, 12)
 # Environments of each policy where there are most policies: fewer rows make a network's forward pass inefficient.
-_ENVS_PER_POLICY = 16
-_ROUNDS = 3
+_ENVS_PER_POLICY = 32
+# There and back, twice.
+_ROUNDS = 4
 # Reading what the processes of 12 policies occupy takes 0.12 s of processor time.
 _LOOK_EVERY_S = 10.0
 # In lengths of the measurement. A policy that is drawn for a group may have to wait while eleven others take turns.
@@ -120,7 +121,7 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
     configs = {count: make_config(preset, {**given, "population.policies": count}).resolved() for count in COUNTS}
     speeds: dict[int, list[float]] = {count: [] for count in COUNTS}
     largest = {count: Footprint(0, 0) for count in COUNTS}
-    # There and back, so that a steady drift does not favour one of them.
+    # A steady drift of the machine's speed favours none of them.
     turns = [count for turn in range(_ROUNDS) for count in (COUNTS if turn % 2 == 0 else COUNTS[::-1])]
     began = time.monotonic()
     for done, count in enumerate(turns, start=1):
