@@ -84,3 +84,23 @@ def test_transitions_that_slots_cannot_hold_are_named(n_step: int, agents: int, 
     lines = caveats_of(rollmill.make_config("gym/CartPole-v1", settings, algo="dqn"), spec)
     assert ["Use a rollout_length of 33 or more" in line for line in lines] == [True] * is_named
     assert caveats_of(rollmill.make_config("gym/CartPole-v1", {"rollout_length": 2}), spec) == []
+
+
+@pytest.mark.parametrize(
+    ("policies", "num_envs", "agents", "enough"),
+    [(12, 64, 1, 192), (9, 64, 1, 144), (8, 64, 1, None), (1, 4, 1, None), (12, 32, 2, 96), (12, 48, 2, None)],
+)
+def test_few_environments_for_many_policies_are_named(
+    policies: int, num_envs: int, agents: int, enough: int | None
+) -> None:
+    settings = {"population.policies": policies, "num_envs": num_envs}
+    spec = spec_of(ArraySpec(shape=(4,), dtype="float32"))
+    if agents > 1:
+        spec = replace(spec, agents=tuple(f"player_{index}" for index in range(agents)))
+    lines = caveats_of(rollmill.make_config("gym/CartPole-v1", settings), spec)
+    assert [line.endswith(f"num_envs={enough} is faster") for line in lines] == [True] * (enough is not None)
+
+
+def test_rows_of_policies_in_a_replay_are_not_named() -> None:
+    spec = spec_of(ArraySpec(shape=(4,), dtype="float32"))
+    assert caveats_of(rollmill.make_config("gym/CartPole-v1", {"population.policies": 2}, algo="dqn"), spec) == []
