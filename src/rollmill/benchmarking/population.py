@@ -26,7 +26,7 @@ from rollmill.settings.value_checks import ConfigError
 
 COUNTS = (1, 4, 8, 12)
 # Environments of each policy where there are most policies: fewer rows make a network's forward pass inefficient.
-_ENVS_PER_POLICY = 32
+_ENVS_PER_POLICY = 16
 # There and back, twice.
 _ROUNDS = 4
 # Reading what the processes of 12 policies occupy takes 0.12 s of processor time.
