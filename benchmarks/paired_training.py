@@ -6,7 +6,8 @@
 Each checkout trains with the Python of its own ``.venv``. Only one of the two runs at a time: after each slice of a few
 seconds its processes are paused and the other one continues. A line gives the agent steps per second of both and their
 ratio, and the ratio of the CPU time of all processes for a step; the last line is JSON. On a machine of two cores,
-ratios of one round vary by 2 to 3 %.
+ratios of one round vary by 2 to 3 %, and the checkout that begins second may be ahead by a few percent: use an even
+number of rounds, which begin with one and the other.
 """
 
 from __future__ import annotations
