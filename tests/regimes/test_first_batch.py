@@ -45,6 +45,14 @@ def test_a_batch_that_takes_long_to_fill_is_announced() -> None:
     assert long_wait(usual, SPEC, steps_done=100_000) == []
 
 
+def test_batches_of_all_policies_are_counted() -> None:
+    settings = {"population.policies": "a,b,c", "num_envs": 48, "total_steps": 3000}
+    of_policies = rollmill.make_config("gym/CartPole-v1", {**settings, "policy.c.learner.batch_size": 2048})
+    (line,) = long_wait(of_policies, SPEC)
+    assert "a batch for each of 3 policies takes 4,096 agent steps" in line
+    assert "86 steps of each of the 48 rows and 137% of the 3,000 remaining" in line
+
+
 def test_a_replay_that_takes_long_to_fill_is_announced() -> None:
     (line,) = long_wait(config("dqn", **{"replay.min_size": 9_000, "total_steps": 10_000}), SPEC)
     assert "after 9,000 agent steps (replay.min_size), 90% of the 10,000" in line

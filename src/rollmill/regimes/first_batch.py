@@ -39,13 +39,14 @@ def long_wait(config: Config, spec: EnvSpec, *, steps_done: int = 0) -> list[str
             f"learning begins after {wait:,} agent steps (replay.min_size{of_each}), {_share(wait, left)}; a smaller "
             "replay.min_size begins earlier"
         ]
-    batch = config.algorithm.batch_size
+    batch, of_each = config.algorithm.batch_size, ""
+    if (policies := len(config.population.names)) > 1 and not config.in_lockstep:  # whose iteration serves all policies
+        batch, of_each = sum(each.on_policy.batch_size for each in config.policies), f" for each of {policies} policies"
     if batch < _LARGE_SHARE * left and batch < _MANY_ROLLOUTS * rows * config.rollout_length:
         return []
     return [
-        f"a batch takes {batch:,} agent steps (learner.batch_size), which is {-(-batch // rows):,} steps of each of "
-        f"the {rows} rows and {_share(batch, left)}; a smaller "
-        "learner.batch_size learns earlier and more often"
+        f"a batch{of_each} takes {batch:,} agent steps (learner.batch_size), which is {-(-batch // rows):,} steps of "
+        f"each of the {rows} rows and {_share(batch, left)}; a smaller learner.batch_size learns earlier and more often"
     ]
 
 
