@@ -101,6 +101,13 @@ def test_few_environments_for_many_policies_are_named(
     assert [line.endswith(f"num_envs={enough} is faster") for line in lines] == [True] * (enough is not None)
 
 
+def test_the_environments_that_are_enough_divide_into_tasks_and_policies() -> None:
+    settings = {"env.tasks": "gym/CartPole-v1,gym/Acrobot-v1,gym/MountainCar-v0", "num_envs": 12}
+    config = rollmill.make_config("gym/CartPole-v1", {**settings, "population.policies": 2})
+    (line,) = caveats_of(config, spec_of(ArraySpec(shape=(4,), dtype="float32")))
+    assert line.endswith("num_envs=36 is faster")
+
+
 def test_rows_of_policies_in_a_replay_are_not_named() -> None:
     spec = spec_of(ArraySpec(shape=(4,), dtype="float32"))
     assert caveats_of(rollmill.make_config("gym/CartPole-v1", {"population.policies": 2}, algo="dqn"), spec) == []

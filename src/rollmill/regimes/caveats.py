@@ -15,8 +15,7 @@ _SCALED = 1.5  # float images up to this number count as scaled to 0..1
 # of one suits -1..1; within these limits, Pendulum (-2..2) and CarRacing (0..1) still learn.
 _NARROW = 0.2
 _WIDE = 10.0
-# Rows that a policy plays in all environments. Twelve policies with 5 rows each cost 39 % of the speed of one, with 16
-# rows 4 to 7 % (docs/populations.md).
+# Rows that a policy plays in all environments; docs/populations.md has what few of them cost.
 _FEW_ROWS = 8
 _ENOUGH_ROWS = 16
 
@@ -112,6 +111,7 @@ def _few_rows(config: Config, spec: EnvSpec) -> list[str]:
     if policies == 1 or config.in_replay or rows >= _FEW_ROWS * policies:
         return []
     enough = -(-_ENOUGH_ROWS * policies // spec.rows_per_env)
+    enough += -enough % config.groups_multiple
     return [
         f"num_envs={config.num_envs} is few for {policies} policies: a forward pass for the {rows / policies:.1f} rows "
         f"of each takes nearly as long as one for {_ENOUGH_ROWS}. If the memory suffices, num_envs={enough} is faster"

@@ -28,9 +28,8 @@ def long_wait(config: Config, spec: EnvSpec, *, steps_done: int = 0) -> list[str
     left = config.total_steps - steps_done
     if left <= 0:
         return []
-    rows = config.num_envs * spec.rows_per_env
+    rows, policies = config.num_envs * spec.rows_per_env, len(config.population.names)
     if config.in_replay:
-        policies = len(config.population.names)
         wait = config.replay.min_size * policies
         if wait < _LARGE_SHARE * left:
             return []
@@ -40,7 +39,7 @@ def long_wait(config: Config, spec: EnvSpec, *, steps_done: int = 0) -> list[str
             "replay.min_size begins earlier"
         ]
     batch, of_each = config.algorithm.batch_size, ""
-    if (policies := len(config.population.names)) > 1 and not config.in_lockstep:  # whose iteration serves all policies
+    if policies > 1 and not config.in_lockstep:  # whose iteration serves all policies
         batch, of_each = sum(each.on_policy.batch_size for each in config.policies), f" for each of {policies} policies"
     if batch < _LARGE_SHARE * left and batch < _MANY_ROLLOUTS * rows * config.rollout_length:
         return []
