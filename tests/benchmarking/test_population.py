@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from rollmill.benchmarking import population
+from rollmill.benchmarking.footprint import Footprint
 from rollmill.benchmarking.stepping import TooShortError
 from rollmill.benchmarking.summary import summary
 from rollmill.learning.report import LearnerReport
+from rollmill.settings.config import Config
 from rollmill.settings.value_checks import ConfigError
 
 SMALL: dict[str, Any] = {"num_envs": 12, "learner.batch_size": 192, "learner.micro_batch": 48, "learner.minibatches": 4}
@@ -34,6 +36,23 @@ def test_every_number_of_policies_is_measured(
 def test_a_number_of_policies_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"population\.policies: `bench population` measures 1, 4, 8, 12"):
         population.run("gym/CartPole-v1", seconds=1.0, overrides={"policies": 3})
+
+
+@pytest.mark.parametrize(
+    ("given", "rate"), [({}, 1e-9), ({"learner.learning_rate": 0.5}, 0.5), ({"learner.schedule": "linear"}, 1e-3)]
+)
+def test_policies_hardly_learn_unless_they_are_told_to(
+    given: dict[str, Any], rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+
+    def measure(config: Config, seconds: float) -> tuple[float, Footprint]:
+        rates.append(config.optimiser.learning_rate)
+        return 1.0, Footprint(1, 1)
+
+    monkeypatch.setattr(population, "_measure", measure)
+    population.run("gym/CartPole-v1", seconds=1.0, overrides=given)
+    assert rates == [rate] * 16
 
 
 def reports(arrivals: population.Arrivals, *rows: tuple[float, int, int]) -> None:

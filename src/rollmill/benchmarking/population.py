@@ -27,6 +27,9 @@ from rollmill.settings.value_checks import ConfigError
 COUNTS = (1, 4, 8, 12)
 # Environments of each policy where there are most policies: fewer rows make a network's forward pass inefficient.
 _ENVS_PER_POLICY = 16
+# Of every policy. One policy learns more than each of twelve does from their share of the samples, so its games would
+# get longer (306 steps of Breakout instead of 182 after 95 s), and games that end cost time to begin anew.
+_HARDLY_LEARN = {"learner.learning_rate": 1e-9, "learner.schedule": "constant"}
 # There and back, twice.
 _ROUNDS = 4
 # Reading what the processes of 12 policies occupy takes 0.12 s of processor time.
@@ -106,6 +109,8 @@ class Arrivals:
 def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
     """Train with each number of policies, several times in turns, because speeds of machines drift.
 
+    The learning rate is so small that all play the same kind of game, as untrained policies do.
+
     Args:
         preset: A preset's name.
         seconds: Measured training of each number of policies, in all turns together.
@@ -117,7 +122,8 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
     given = dict(overrides or {})
     if {"population.policies", "policies"} & given.keys():
         raise ConfigError(f"population.policies: `bench population` measures {', '.join(map(str, COUNTS))}; omit it.")
-    given = {"num_envs": _ENVS_PER_POLICY * COUNTS[-1], **given}
+    rate = {} if _HARDLY_LEARN.keys() & given.keys() else _HARDLY_LEARN
+    given = {"num_envs": _ENVS_PER_POLICY * COUNTS[-1], **rate, **given}
     configs = {count: make_config(preset, {**given, "population.policies": count}).resolved() for count in COUNTS}
     speeds: dict[int, list[float]] = {count: [] for count in COUNTS}
     largest = {count: Footprint(0, 0) for count in COUNTS}
