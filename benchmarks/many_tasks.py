@@ -76,7 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", help="a suite, or names joined by commas")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement, after a warm-up")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments, rest = parser.parse_known_args()
     overrides = parse_overrides(rest)
     whole = make_config(arguments.tasks, overrides)
@@ -91,11 +91,15 @@ def main() -> int:
     plans["samples, again"] = plans["samples"]
     speeds: dict[str, float] = {}
     figures: dict[str, Mapping[str, float | None]] = {}
-    for name, config in plans.items():
-        began = time.monotonic()
+    began = time.monotonic()
+    for done, (name, config) in enumerate(plans.items(), start=1):
         speeds[name], figures[name] = measure(config, arguments.seconds)
-        if not arguments.json:
-            print(f"{name}: {speeds[name]:,.0f} agent steps/s ({time.monotonic() - began:.0f} s)", flush=True)
+        left = (time.monotonic() - began) / done * (len(plans) - done)
+        print(
+            f"{done} of {len(plans)}: {name}, {speeds[name]:,.0f} agent steps/s; about {left / 60:.0f} min left",
+            file=sys.stderr,
+            flush=True,
+        )
     of_samples = shares(figures["samples, again"], tasks, "samples")
     of_compute = shares(figures["compute"], tasks, "compute")
     even = 1.0 / len(tasks)
@@ -112,7 +116,7 @@ def main() -> int:
         "largest_deviation_of_compute": max(abs(share - even) / even for share in of_compute.values()),
         "shares_of_samples_with_equal_compute": shares(figures["compute"], tasks, "samples"),
     }
-    print(json.dumps(result))
+    print(json.dumps(result, indent=None if arguments.json else 2))
     return 0
 
 
