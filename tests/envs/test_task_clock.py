@@ -59,3 +59,21 @@ def test_tasks_of_different_cost_get_equal_time() -> None:
             free_at[task] = now + sum(paused) + cost[task] + 0.002
     shares = seconds.sum(axis=0) / seconds.sum()
     assert shares == pytest.approx([0.5, 0.5], rel=0.02)
+
+
+def test_one_of_ten_tasks_does_not_fall_behind() -> None:
+    """It waits longer for its actions than the others; nothing else holds them back."""
+    seconds = np.zeros((1, 10))
+    clock, waits = TaskClock(seconds, 0, equal=True), [0.004] + [0.002] * 9
+    free_at = [0.0] * 10
+    paused: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_clock, "time", SimpleNamespace(sleep=paused.append))
+        for _ in range(20_000):
+            task = int(np.argmin(free_at))
+            paused.clear()
+            clock.pause(task)
+            clock.add(task, 0.001)
+            free_at[task] += sum(paused) + 0.001 + waits[task]
+    of_tasks = seconds.sum(axis=0)
+    assert of_tasks.max() - of_tasks.min() < 0.1

@@ -6,16 +6,16 @@ import time
 
 from rollmill.envs.views import Array
 
-# A task may be ahead of the mean by so much, and then pauses before each of its steps.
+# A task may be ahead of the last one by so much, and then pauses before each of its steps.
 _TOLERANCE_S, _PAUSE_S = 0.05, 0.25
 
 
 class TaskClock:
     """The time of the steps of each task, which all rollout workers share.
 
-    With ``equal``, tasks that are ahead of the mean pause. The operating system gives workers equal time only while
-    none waits for something else, such as the learner, who takes trajectories in the order in which they end. A pause
-    is short, so that no task waits for another one that cannot go on.
+    With ``equal``, tasks that are ahead of the one with the least time pause. The operating system gives workers equal
+    time only while none waits for something else, such as the learner, who takes trajectories in the order in which
+    they end. A pause is short, so that no task waits for another one that cannot go on.
 
     Args:
         seconds: float64 ``[workers, tasks]`` in shared memory; each worker writes its row.
@@ -37,6 +37,7 @@ class TaskClock:
         if not self._equal:
             return
         of_tasks = self._seconds.sum(axis=0)
-        ahead = float(of_tasks[task] - of_tasks.mean())
+        # Not of the mean: one of many tasks could fall far behind it before the others are ahead.
+        ahead = float(of_tasks[task] - of_tasks.min())
         if ahead > _TOLERANCE_S:
             time.sleep(min(ahead, _PAUSE_S))
