@@ -10,6 +10,7 @@ import pytest
 
 from rollmill.envs import task_clock
 from rollmill.envs.task_clock import TaskClock
+from rollmill.envs.views import Array
 
 
 def test_the_time_of_a_step_is_added_to_the_worker_s_own() -> None:
@@ -40,40 +41,31 @@ def test_a_task_that_is_behind_or_a_little_ahead_does_not_pause(monkeypatch: pyt
     TaskClock(np.array([[1.0, 1.04]]), 0, equal=True).pause(1)
 
 
-def test_tasks_of_different_cost_get_equal_time() -> None:
-    """As in a run in which a step of one task takes three times as long, and nothing else holds either back."""
-    seconds = np.zeros((1, 2))
-    clock, cost = TaskClock(seconds, 0, equal=True), (0.003, 0.001)
-    free_at = [0.0, 0.0]
-    paused: list[float] = []
-    now = 0.0
-    with pytest.MonkeyPatch.context() as patch:
-        # As above: other threads may call the module's own sleep().
-        patch.setattr(task_clock, "time", SimpleNamespace(sleep=paused.append))
-        for _ in range(20_000):  # Each worker has a core of its own, and waits 2 ms for its actions after a step.
-            task = int(np.argmin(free_at))
-            now = free_at[task]
-            paused.clear()
-            clock.pause(task)
-            clock.add(task, cost[task])
-            free_at[task] = now + sum(paused) + cost[task] + 0.002
-    shares = seconds.sum(axis=0) / seconds.sum()
-    assert shares == pytest.approx([0.5, 0.5], rel=0.02)
-
-
-def test_one_of_ten_tasks_does_not_fall_behind() -> None:
-    """It waits longer for its actions than the others; nothing else holds them back."""
-    seconds = np.zeros((1, 10))
-    clock, waits = TaskClock(seconds, 0, equal=True), [0.004] + [0.002] * 9
-    free_at = [0.0] * 10
+def seconds_of_tasks(costs: list[float], waits: list[float]) -> Array:
+    """Step tasks 20,000 times, each on a core of its own; after a step it waits for its actions."""
+    seconds = np.zeros((1, len(costs)))
+    clock = TaskClock(seconds, 0, equal=True)
+    free_at = [0.0] * len(costs)
     paused: list[float] = []
     with pytest.MonkeyPatch.context() as patch:
+        # In place of the module `time`, as above: other threads may call the module's own sleep().
         patch.setattr(task_clock, "time", SimpleNamespace(sleep=paused.append))
         for _ in range(20_000):
             task = int(np.argmin(free_at))
             paused.clear()
             clock.pause(task)
-            clock.add(task, 0.001)
-            free_at[task] += sum(paused) + 0.001 + waits[task]
-    of_tasks = seconds.sum(axis=0)
-    assert of_tasks.max() - of_tasks.min() < 0.1
+            clock.add(task, costs[task])
+            free_at[task] += sum(paused) + costs[task] + waits[task]
+    return seconds[0]
+
+
+def test_tasks_of_different_cost_get_equal_time() -> None:
+    """As in a run in which a step of one task takes three times as long, and nothing else holds either back."""
+    seconds = seconds_of_tasks([0.003, 0.001], [0.002, 0.002])
+    assert seconds / seconds.sum() == pytest.approx([0.5, 0.5], rel=0.02)
+
+
+def test_one_of_ten_tasks_does_not_fall_behind() -> None:
+    """It waits longer for its actions than the others; nothing else holds them back."""
+    seconds = seconds_of_tasks([0.001] * 10, [0.004] + [0.002] * 9)
+    assert seconds.max() - seconds.min() < 0.1

@@ -27,8 +27,8 @@ from rollmill.settings.value_checks import ConfigError
 COUNTS = (1, 4, 8, 12)
 # Environments of each policy where there are most policies: fewer rows make a network's forward pass inefficient.
 _ENVS_PER_POLICY = 16
-# Of every policy. One policy learns more than each of twelve does from their share of the samples, so its games would
-# get longer (306 steps of Breakout instead of 182 after 95 s), and games that end cost time to begin anew.
+# Of every policy. One policy learns sooner than each of twelve, so its games would get longer (306 steps of Breakout
+# instead of 182 after 95 s) and fewer of them would have to be started, which takes time.
 _HARDLY_LEARN = {"learner.learning_rate": 1e-9, "learner.schedule": "constant"}
 # There and back, twice.
 _ROUNDS = 4
