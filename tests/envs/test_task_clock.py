@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rollmill.envs import task_clock
 from rollmill.envs.task_clock import TaskClock
-from rollmill.envs.views import Array
 
 
 def test_the_time_of_a_step_is_added_to_the_worker_s_own() -> None:
@@ -41,9 +41,9 @@ def test_a_task_that_is_behind_or_a_little_ahead_does_not_pause(monkeypatch: pyt
     TaskClock(np.array([[1.0, 1.04]]), 0, equal=True).pause(1)
 
 
-def seconds_of_tasks(costs: list[float], waits: list[float]) -> Array:
+def seconds_of_tasks(costs: list[float], waits: list[float]) -> NDArray[np.float64]:
     """Step tasks 20,000 times, each on a core of its own; after a step it waits for its actions."""
-    seconds = np.zeros((1, len(costs)))
+    seconds: NDArray[np.float64] = np.zeros((1, len(costs)))
     clock = TaskClock(seconds, 0, equal=True)
     free_at = [0.0] * len(costs)
     paused: list[float] = []
@@ -56,7 +56,8 @@ def seconds_of_tasks(costs: list[float], waits: list[float]) -> Array:
             clock.pause(task)
             clock.add(task, costs[task])
             free_at[task] += sum(paused) + costs[task] + waits[task]
-    return seconds[0]
+    of_tasks: NDArray[np.float64] = seconds[0]
+    return of_tasks
 
 
 def test_tasks_of_different_cost_get_equal_time() -> None:
