@@ -39,7 +39,7 @@ def register_assignment(name: str, rule: AssignmentRule) -> None:
     ASSIGNMENTS.register(name, rule)
 
 
-SLOTS_OF_A_DRAW, EPISODES_OF_A_DRAW = 4, 2
+SLOTS_OF_A_DRAW, EPISODES_OF_A_DRAW = 4, 4
 """What matches of a group that share a draw fill at least, where they do: slots, and episodes of each environment.
 
 Few rows of many policies make slow forward passes. With one episode of each, the last episodes with one policy would
