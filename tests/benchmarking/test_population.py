@@ -61,15 +61,15 @@ def reports(arrivals: population.Arrivals, *rows: tuple[float, int, int]) -> Non
         arrivals.take(LearnerReport(agent_steps=a + b, figures=figures), float(time_s))
 
 
-def test_steps_are_interpolated_between_the_batches_of_a_policy() -> None:
+def test_the_steps_of_a_batch_are_spread_over_the_seconds_before_it() -> None:
     arrivals = population.Arrivals(2.0)
     reports(arrivals, (1, 0, 0), (2, 20, 0), (4, 20, 10))  # begins a second later
     reports(arrivals, (6, 40, 10), (7, 40, 10))
     assert not arrivals.is_complete, "the batches that are under way at the end tell how much of them is learned"
     reports(arrivals, (8, 40, 50), (10, 90, 50))
     assert arrivals.is_complete
-    # From 5 to 7 s: a from 20 + 20 * 3/4 to 40 + 50 * 1/4, b from 10 + 40 * 1/4 to 10 + 40 * 3/4.
-    assert arrivals.steps_per_second == pytest.approx((40 + 12.5 - 35 + 20) / 2)
+    # From 5 to 7 s: half of a's 20 steps that were learned at 6 s, and half of b's 40 that were learned at 8 s.
+    assert arrivals.steps_per_second == pytest.approx((10 + 20) / 2)
 
 
 def test_speed_does_not_depend_on_when_the_measurement_begins() -> None:
@@ -85,22 +85,35 @@ def test_speed_does_not_depend_on_when_the_measurement_begins() -> None:
     assert np.mean(speeds) == pytest.approx(20.0, abs=3 * np.std(speeds) / np.sqrt(len(speeds)))
 
 
+def test_policies_that_pause_count_as_much_as_they_learn() -> None:
+    random, speeds = np.random.default_rng(0), []
+    for _ in range(400):
+        arrivals = population.Arrivals(2.0)
+        # They take turns of six seconds, in which they learn from two batches a second.
+        ends = np.cumsum(random.exponential(0.5, (2, 100)), axis=1)
+        ends += 6.0 * (ends // 6.0 + [[0.0], [1.0]]) - random.uniform(0.0, 12.0)
+        for time_s in np.sort(ends[ends > 0].ravel()):
+            reports(arrivals, (time_s, *(10 * (ends <= time_s).sum(axis=1)).tolist()))
+            if arrivals.is_complete:
+                break
+        speeds.append(arrivals.steps_per_second)
+    assert np.mean(speeds) == pytest.approx(20.0, abs=3 * np.std(speeds) / np.sqrt(len(speeds)))
+
+
 def test_a_policy_that_draws_few_environments_is_not_waited_for() -> None:
     arrivals = population.Arrivals(1.0)
-    reports(arrivals, (1, 0, 0), (2, 10, 10), (3, 20, 10), (4, 30, 10), (5, 40, 10))
+    reports(arrivals, (1, 0, 0), (2, 10, 10), (3, 20, 10), (4, 30, 10))  # begins at 2.5 s
     assert not arrivals.is_complete
-    reports(arrivals, (6, 50, 10), (11, 100, 10))
-    assert not arrivals.is_complete
-    reports(arrivals, (12, 110, 10))
+    reports(arrivals, (5, 40, 10))
     assert arrivals.is_complete
     assert arrivals.steps_per_second == pytest.approx(10.0)
 
 
 def test_no_batch_at_all_is_no_measurement() -> None:
     arrivals = population.Arrivals(1.0)
-    reports(arrivals, (1, 10, 10), (2, 20, 20), (3, 20, 20), (5, 20, 20))
+    reports(arrivals, (1, 10, 10), (2, 20, 20), (3, 20, 20), (4, 20, 20))
     assert not arrivals.is_complete
-    reports(arrivals, (12, 20, 20))
+    reports(arrivals, (5, 20, 20))
     assert arrivals.is_complete
     with pytest.raises(TooShortError):
         _ = arrivals.steps_per_second

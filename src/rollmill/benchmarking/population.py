@@ -12,9 +12,8 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-
-import numpy as np
 
 from rollmill.api import make_config
 from rollmill.benchmarking.footprint import Footprint, footprint_of_children
@@ -34,16 +33,17 @@ _HARDLY_LEARN = {"learner.learning_rate": 1e-9, "learner.schedule": "constant"}
 _ROUNDS = 4
 # Reading what the processes of 12 policies occupy takes 0.12 s of processor time.
 _LOOK_EVERY_S = 10.0
-# In lengths of the measurement. A policy that is drawn for a group may have to wait while eleven others take turns.
-_WARM_UP, _PATIENCE = 2.0, 8.0
+# In lengths of the measurement. Policies that are drawn for episodes begin to share groups after about a minute.
+_WARM_UP = 4.0
 
 
 class Arrivals:
     """When the batches of each policy were learned.
 
     The measurement begins when every policy has learned from a batch, or after some time, since a policy may draw no
-    environment for long. A batch is complete only every few seconds where there are many policies, so the steps learned
-    by a moment are interpolated between the batches before and after it, for which the run goes on for a while.
+    environment for long. A batch is complete only every few seconds where there are many policies, so its steps are
+    spread over the time since the policy's last one, but not over more than ``seconds``: the run goes on for so long
+    at most, and a policy that pauses counts when it plays.
 
     Args:
         seconds: Of the measurement.
@@ -75,34 +75,32 @@ class Arrivals:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the seconds are over, and each policy has learned since (or much more time has passed)."""
+        """Whether the seconds are over, and what is learned from now on would not count."""
         if self._begins_at is None:
             return False
         end = self._begins_at + self._seconds
         has_all = all(learned[-1][0] >= end for learned in self._learned.values())
-        return self._now >= (end if has_all else end + _PATIENCE * self._seconds)
+        return self._now >= (end if has_all else end + self._seconds)
 
     @property
     def steps_per_second(self) -> float:
         """Agent steps a second of all policies together.
 
-        A policy that learned from no batch since the beginning, because it drew few environments, counts 0, and one
-        that learned from none since the end counts until its last one.
-
         Raises:
             TooShortError: No policy has learned from a batch.
         """
-        begin = self._begins_at
-        if begin is None or all(learned[-1][0] <= begin for learned in self._learned.values()):
+        total = 0.0
+        if (begin := self._begins_at) is not None:
+            for learned in self._learned.values():
+                for (last, before), (at, after) in pairwise(learned):
+                    since = max(last, at - self._seconds)
+                    measured = min(at, begin + self._seconds) - max(since, begin)
+                    total += (after - before) * max(0.0, measured) / (at - since)
+        if not total:
             raise TooShortError(
                 "no policy has learned from a batch: measure for longer (--seconds), or use smaller batches "
                 "(--learner.batch-size and --learner.minibatches)."
             )
-        total = 0.0
-        for learned in self._learned.values():
-            times, steps = zip(*learned, strict=True)
-            before, after = np.interp((begin, begin + self._seconds), times, steps)
-            total += after - before
         return total / self._seconds
 
 
