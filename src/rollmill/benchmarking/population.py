@@ -33,7 +33,7 @@ _HARDLY_LEARN = {"learner.learning_rate": 1e-9, "learner.schedule": "constant"}
 _ROUNDS = 4
 # Reading what the processes of 12 policies occupy takes 0.12 s of processor time.
 _LOOK_EVERY_S = 10.0
-# In lengths of the measurement. Policies that are drawn for episodes begin to share groups after about a minute.
+# In lengths of the measurement. Policies that are drawn begin to share groups after about a minute (Breakout).
 _WARM_UP = 4.0
 
 

@@ -42,8 +42,8 @@ def register_assignment(name: str, rule: AssignmentRule) -> None:
 SLOTS_OF_A_DRAW, EPISODES_OF_A_DRAW = 4, 4
 """What matches of a group that share a draw fill at least, where they do: slots, and episodes of each environment.
 
-Few rows of many policies make slow forward passes. With one episode of each, the last episodes with one policy would
-overlap the first with the next for most of the time.
+Few rows of many policies make slow forward passes. With fewer episodes of each, the last ones with one policy overlap
+the first with the next for much of the time (docs/journal/2026-11.md); with more, a policy waits long for its turn.
 """
 
 
