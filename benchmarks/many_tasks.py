@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollmill.api import make_config
+from rollmill.benchmarking.measured import say_measured
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.running import run as run_regime
 from rollmill.settings.config import Config
@@ -94,12 +95,7 @@ def main() -> int:
     began = time.monotonic()
     for done, (name, config) in enumerate(plans.items(), start=1):
         speeds[name], figures[name] = measure(config, arguments.seconds)
-        left = (time.monotonic() - began) / done * (len(plans) - done)
-        print(
-            f"{done} of {len(plans)}: {name}, {speeds[name]:,.0f} agent steps/s; about {left / 60:.0f} min left",
-            file=sys.stderr,
-            flush=True,
-        )
+        say_measured(done, len(plans), name, speeds[name], began=began)
     of_samples = shares(figures["samples, again"], tasks, "samples")
     of_compute = shares(figures["compute"], tasks, "compute")
     even = 1.0 / len(tasks)

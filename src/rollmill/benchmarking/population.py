@@ -7,7 +7,6 @@ only. See :class:`Arrivals`.
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from rollmill.api import make_config
 from rollmill.benchmarking.footprint import Footprint, footprint_of_children
+from rollmill.benchmarking.measured import say_measured
 from rollmill.benchmarking.stepping import TooShortError
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.running import run as run_regime
@@ -132,12 +132,7 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         speed, footprint = _measure(configs[count], seconds / _ROUNDS)
         speeds[count].append(speed)
         largest[count] = max(largest[count], footprint)
-        left = (time.monotonic() - began) / done * (len(turns) - done)
-        print(
-            f"{done} of {len(turns)}: {count} policies, {speed:,.0f} agent steps/s; about {left / 60:.0f} min left",
-            file=sys.stderr,
-            flush=True,
-        )
+        say_measured(done, len(turns), f"{count} policies", speed, began=began)
     means = {count: statistics.fmean(found) for count, found in speeds.items()}
     return {
         "preset": preset,
