@@ -62,6 +62,9 @@ def test_names_are_listed_without_importing_the_environments() -> None:
         ("pettingzoo/connect_four_v3", "classic/connect_four_v3"),
         ("mpe/simple_spread", "simple_spread_v3"),
         ("pettingzoo/mpe/simple_spread_v3", "use 'mpe/simple_spread_v3'"),
+        ("pettingzoo/sisl/waterworld_v4", "there are sisl/multiwalker_v9 and sisl/pursuit_v5"),
+        ("pettingzoo/nothing", "there are atari/..., butterfly/..., classic/... and sisl/..."),
+        ("mpe/nothing", "simple_crypto_v3, .* and simple_world_comm_v3"),
     ],
 )
 def test_unknown_names_are_refused_with_a_suggestion(name: str, near: str) -> None:

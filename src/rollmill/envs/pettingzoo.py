@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,19 @@ def check_id(name: str) -> None:
         if family == "pettingzoo" and id.startswith("mpe/"):
             raise UnknownEnvironment(f"PettingZoo's MPE environments are in the package mpe2 now: use {id!r}")
         whose = "mpe2" if family == "mpe" else "PettingZoo"
-        raise UnknownEnvironment(f"{whose} has no environment {id!r}{suggest(id, known)}")
+        raise UnknownEnvironment(f"{whose} has no environment {id!r}{suggest(id, known) or _listed(id, known)}")
+
+
+def _listed(id: str, known: Sequence[str]) -> str:
+    """``"; there are a, b and c"``: the environments of the same family, or all families where it is unknown."""
+    family = id.partition("/")[0] + "/"
+    names = [name for name in known if name.startswith(family)] or list(dict.fromkeys(_family(name) for name in known))
+    return f"; there are {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _family(id: str) -> str:
+    family, slash, _ = id.partition("/")
+    return f"{family}/..." if slash else id
 
 
 def _of_mpe(id: str) -> Callable[..., Any]:
