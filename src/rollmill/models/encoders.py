@@ -27,6 +27,7 @@ from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.models.running_moments import RunningMeanStd, Sum
+from rollmill.models.windows import convolve_windows
 from rollmill.native import gather_images
 from rollmill.specs import PICTURE_SIDE, ArraySpec
 
@@ -115,6 +116,7 @@ class ImageInput(nn.Conv2d):
         stride: As in ``nn.Conv2d``.
         padding: As in ``nn.Conv2d``.
         centred: Whether uint8 images are centred, or "each" by its own mean; categories never are.
+        by_windows: Whether it is computed by :func:`rollmill.models.windows.convolve_windows`, without padding.
 
     Attributes:
         channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
@@ -134,6 +136,7 @@ class ImageInput(nn.Conv2d):
         padding: int = 0,
         *,
         centred: bool | Literal["each"] = False,
+        by_windows: bool = False,
     ) -> None:
         self.channels_first = channels_first(spec)
         channels = spec.shape[0] if self.channels_first else spec.shape[-1]
@@ -146,6 +149,7 @@ class ImageInput(nn.Conv2d):
         self.moments = RunningMeanStd((channels,)) if is_centred and centred != "each" else None
         self.centres_each = is_centred and centred == "each"
         self.channels_last = True
+        self.by_windows = by_windows
         self._folded: tuple[Tensor, Tensor | None] | None = None
 
     def fold(self, dtype: torch.dtype) -> None:
@@ -172,7 +176,10 @@ class ImageInput(nn.Conv2d):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         centres_each = self.centres_each and not x.is_floating_point()
         x = self._cast(x, dtype)
-        out = functional.conv2d(x, weight, bias, self.stride, self.padding)
+        if self.by_windows:
+            out = convolve_windows(x, weight, bias, self.stride)
+        else:
+            out = functional.conv2d(x, weight, bias, self.stride, self.padding)
         if centres_each:
             # As if the mean had been subtracted from the image, and from its padding, too.
             level = x.mean((2, 3)).to(weight.dtype) @ weight.sum((2, 3)).t()
@@ -233,6 +240,7 @@ class ConvEncoder(EntryEncoder):
         config: Activation and initialisation.
         published: The activation that ``"auto"`` selects.
         padding: Padding of every convolution.
+        by_windows: As in :class:`ImageInput`, for the first one.
 
     Raises:
         ValueError: The image is too small for the convolutions.
@@ -247,11 +255,14 @@ class ConvEncoder(EntryEncoder):
         *,
         published: Activation = "relu",
         padding: int = 0,
+        by_windows: bool = False,
     ) -> None:
         super().__init__(dense_size)
         layers: list[nn.Module] = []
         channels, kernel, stride = convolutions[0]
-        first = ImageInput(spec, channels, kernel, stride, padding, centred=config.centres_pixels)
+        first = ImageInput(
+            spec, channels, kernel, stride, padding, centred=config.centres_pixels, by_windows=by_windows
+        )
         height, width = first.image_size
         layers += [initialise_conv(first, config.init), activation_module(config.activation, published)]
         height, width = _conv_size(height, width, kernel, stride, padding)
@@ -289,7 +300,7 @@ class BoardEncoder(EntryEncoder):
 
     def __init__(self, spec: ArraySpec, channels: int, window: int, dense_size: int, config: ModelConfig) -> None:
         super().__init__(dense_size)
-        self.lines = ConvEncoder(spec, ((channels, window, 1),), dense_size, config)
+        self.lines = ConvEncoder(spec, ((channels, window, 1),), dense_size, config, by_windows=True)
         self.dense = initialise_dense(Dense(dense_size, dense_size), config.init)
         self.activation = activation_module(config.activation, "relu")
 
