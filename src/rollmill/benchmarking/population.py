@@ -132,7 +132,8 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         speed, footprint = _measure(configs[count], seconds / _ROUNDS)
         speeds[count].append(speed)
         largest[count] = max(largest[count], footprint)
-        say_measured(done, len(turns), f"{count} policies", speed, began=began)
+        what = "1 policy" if count == 1 else f"{count} policies"
+        say_measured(done, len(turns), what, speed, began=began)
     means = {count: statistics.fmean(found) for count, found in speeds.items()}
     return {
         "preset": preset,
