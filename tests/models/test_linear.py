@@ -9,6 +9,12 @@ from torch.nn import functional
 from rollmill.models.linear import Dense, linear
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["without_avx512", "with_avx512"])
+def _has_avx512(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both forms of the product can be computed by every CPU."""
+    monkeypatch.setattr("rollmill.models.linear._HAS_AVX512", request.param)
+
+
 @pytest.mark.parametrize("shape", [(1, 7), (8, 7), (64, 7), (65, 7), (1, 16, 7), (4, 8, 7), (0, 7), (7,)])
 @pytest.mark.parametrize("gradient", [False, True])
 def test_linear_equals_torchs(shape: tuple[int, ...], gradient: bool) -> None:

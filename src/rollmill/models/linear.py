@@ -16,7 +16,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``functional.linear``, faster for a few rows and a large matrix without a gradient.
 
     Such a product takes as long as reading the matrix. BLAS reads a left factor along its rows and a right factor
-    across them, so both factors and the result are transposed (views). Without AVX-512 that is no faster.
+    across them, so both factors and the result are transposed (views). Without AVX-512 that is no faster in float32.
 
     Args:
         x: float ``[..., F]``.
@@ -26,7 +26,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Returns:
         ``[..., H]``; the order of its dimensions in memory is not defined.
     """
-    if torch.compiler.is_compiling() or not _HAS_AVX512:  # when compiled, for any number of rows
+    if torch.compiler.is_compiling() or not _HAS_AVX512:  # what is compiled takes any number of rows
         return functional.linear(x, weight, bias)
     rows = x.numel() // max(1, x.shape[-1])
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
