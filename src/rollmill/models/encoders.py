@@ -116,7 +116,7 @@ class ImageInput(nn.Conv2d):
         stride: As in ``nn.Conv2d``.
         padding: As in ``nn.Conv2d``.
         centred: Whether uint8 images are centred, or "each" by its own mean; categories never are.
-        by_windows: Whether it is computed by :func:`rollmill.models.windows.convolve_windows`, without padding.
+        by_windows: Whether it is computed by :func:`rollmill.models.windows.convolve_windows`, which has no padding.
 
     Attributes:
         channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
@@ -138,6 +138,7 @@ class ImageInput(nn.Conv2d):
         centred: bool | Literal["each"] = False,
         by_windows: bool = False,
     ) -> None:
+        assert not (by_windows and padding)
         self.channels_first = channels_first(spec)
         channels = spec.shape[0] if self.channels_first else spec.shape[-1]
         super().__init__(channels, out_channels, kernel_size, stride, padding)

@@ -8,10 +8,10 @@ from torch.nn import functional
 
 
 def convolve_windows(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...]) -> Tensor:
-    """``functional.conv2d`` without padding, faster on a CPU where few channels and windows are read.
+    """``functional.conv2d`` without padding, faster on a CPU for boards with few channels.
 
-    A copy of the windows is small then, and the product of a large matrix makes up for it. The result has
-    channels_last memory, whatever ``x`` has.
+    It copies all windows into the rows of one matrix, and multiplies it by the weights (times in
+    docs/journal/2026-11.md). The result has channels_last memory, whatever ``x`` has.
 
     Args:
         x: float ``[N, C, H, W]``.
