@@ -116,6 +116,21 @@ def choose_victim(dice: random.Random, launched: int, token: str, kind: str, reg
     return dice.choice(sorted(chosen)) if chosen else None
 
 
+def kill_one(dice: random.Random, launched: int, token: str, kind: str, regime: str) -> int:
+    """Kill a process of that kind, or what was launched if there is none yet; returns its id."""
+    while True:
+        victim = choose_victim(dice, launched, token, kind, regime)
+        if victim is None:
+            victim = launched
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:
+            # It ended after it was chosen, as the simulator of an environment that is only described. What was launched
+            # is always found, because it is reaped only at the end of the test.
+            continue
+        return victim
+
+
 @pytest.mark.parametrize("round_number", range(ROUNDS))
 def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_path: Path) -> None:
     dice = random.Random(int(os.environ.get("ROLLMILL_CHAOS_SEED", "1")) * 10_000 + round_number)
@@ -140,12 +155,9 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
         if action.startswith("SIG"):
             os.kill(process.pid, getattr(signal, action))
         else:
-            victim = choose_victim(dice, process.pid, token, action, regime)
-            if victim is None:  # Not born yet.
-                victim = process.pid
+            victim = kill_one(dice, process.pid, token, action, regime)
             if victim == process.pid:
                 action = "launched"
-            os.kill(victim, signal.SIGKILL)
         if action == "simulator" and preset[0] != "vizdoom/basic":
             # No process waits for this environment's sleeping child: the run continues, and is ended as by a user.
             time.sleep(1.0)
