@@ -119,9 +119,7 @@ def choose_victim(dice: random.Random, launched: int, token: str, kind: str, reg
 def kill_one(dice: random.Random, launched: int, token: str, kind: str, regime: str) -> int:
     """Kill a process of that kind, or what was launched if there is none yet; returns its id."""
     while True:
-        victim = choose_victim(dice, launched, token, kind, regime)
-        if victim is None:
-            victim = launched
+        victim = choose_victim(dice, launched, token, kind, regime) or launched
         try:
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
