@@ -76,26 +76,26 @@ def random_batch(steps: int, rows: int, seed: int = 0, *, state_size: int = 0, *
 
 
 def flat(batch: OnPolicyBatch) -> OnPolicyBatch:
-    """The same steps as independent samples, as a network without a core gets them."""
-    steps = batch.keep.shape[0]
+    """The steps that count as independent samples, as a network without a core gets them."""
+    steps, keep = len(batch.keep), batch.keep
     assert batch.discrete is not None
     assert batch.continuous is not None
     assert batch.advantage is not None
     assert batch.return_ is not None
     return batch._replace(
-        observation={name: array[:steps].flatten(0, 1) for name, array in batch.observation.items()},
-        discrete=batch.discrete.flatten(0, 1),
-        continuous=batch.continuous.flatten(0, 1),
-        log_prob=batch.log_prob.flatten(),
-        value=batch.value.flatten(),
-        reward=batch.reward.flatten(),
-        advantage=batch.advantage.flatten(),
-        return_=batch.return_.flatten(),
-        keep=batch.keep.flatten(),
+        observation={name: array[:steps][keep] for name, array in batch.observation.items()},
+        discrete=batch.discrete[keep],
+        continuous=batch.continuous[keep],
+        log_prob=batch.log_prob[keep],
+        value=batch.value[keep],
+        reward=batch.reward[keep],
+        advantage=batch.advantage[keep],
+        return_=batch.return_[keep],
+        keep=keep[keep],
         terminated=None,
         cut=None,
         valid=None,
         reset=None,
         reset_steps=(),
-        moments=masked_sums(batch.advantage, batch.keep),
+        moments=masked_sums(batch.advantage, keep),
     )

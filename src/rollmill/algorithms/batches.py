@@ -88,7 +88,7 @@ class OnPolicyBatch(NamedTuple):
         reward: Scaled and clipped rewards.
         advantage: Advantages of the behaviour policy (GAE); None if the loss computes them.
         return_: The corresponding returns, in units of the rewards; None likewise.
-        keep: bool: samples that count.
+        keep: bool: samples that count; all of them unless the part is trajectories, see :attr:`mask`.
         terminated: bool ``[T, K]``; for trajectories only, like the following arrays.
         cut: bool ``[T, K]``: where recursions over time stop.
         valid: bool ``[T, K]``: steps that are transitions, including those beyond the lag limit.
@@ -120,6 +120,11 @@ class OnPolicyBatch(NamedTuple):
     divisor: Tensor | float
     moments: Tensor | None
     coefficients: Mapping[str, Tensor | float]
+
+    @property
+    def mask(self) -> Tensor | None:
+        """``keep`` of trajectories; None for samples, all of which count, so that a loss need not mask anything."""
+        return None if self.reset is None else self.keep
 
 
 Batch = TransitionBatch | SequenceBatch | OnPolicyBatch

@@ -14,6 +14,7 @@ from rollmill.algorithms.base import Action, Algorithm, Explore, Loss, Objective
 from rollmill.algorithms.batches import OnPolicyBatch
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.targets import Targets, targets_of
+from rollmill.losses.ppo import masked
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.models.distributions import Sample
@@ -165,9 +166,11 @@ class OnPolicyAlgorithm(Algorithm):
             )
         else:
             output = self.acting(batch.observation, None, None)
-        params, value, steps = wide(output.params), wide(output.value), batch.keep.shape[0]
-        mask = None if batch.action_mask is None else batch.action_mask[:steps]
-        evaluation = self.acting.distribution.evaluate(params[:steps], batch.discrete, batch.continuous, mask)
+        params, value, mask = wide(output.params), wide(output.value), batch.action_mask
+        if batch.reset is not None:  # the last observation has no action
+            steps = len(batch.keep)
+            params, mask = params[:steps], None if mask is None else mask[:steps]
+        evaluation = self.acting.distribution.evaluate(params, batch.discrete, batch.continuous, mask)
         return PolicyEvaluation(evaluation.log_prob, evaluation.entropy, value)
 
     def value_error(self, batch: OnPolicyBatch, value: Tensor) -> Tensor:
@@ -183,7 +186,7 @@ class OnPolicyAlgorithm(Algorithm):
         assert batch.return_ is not None
         value = value[: batch.return_.shape[0]]
         # Masked here, because a target that is not a number would make the gradient of an invalid sample one, too.
-        error = torch.where(batch.keep, value - self.acting.normalise_value(batch.return_), 0.0)
+        error = masked(value - self.acting.normalise_value(batch.return_), batch.mask)
         scale = self.acting.value_scale(batch.observation, value)
         return error if scale is None else error * scale
 

@@ -79,11 +79,12 @@ class PPO(OnPolicyAlgorithm):
 
     def loss(self, batch: OnPolicyBatch, generator: torch.Generator | None) -> Loss:
         """Sum of the surrogate, value and entropy losses."""
-        config, keep, coefficients = self.config, batch.keep, batch.coefficients
-        steps = keep.shape[0]
+        config, keep, coefficients = self.config, batch.mask, batch.coefficients
         log_prob, entropy, value = self.evaluate(batch)
         moments = task = None
-        predicted, of_behaviour = value[:steps], batch.value[:steps]
+        predicted, of_behaviour = value, batch.value
+        if keep is not None:  # trajectories, whose last value has no step
+            predicted = value[: len(keep)]
         scale = self.acting.value_scale(batch.observation, predicted)
         if config.advantage == "vtrace":
             target, advantage = self._vtrace(batch, log_prob, value)

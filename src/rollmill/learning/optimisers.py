@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -204,13 +205,12 @@ class NonFiniteGuard:
 
     def observe_(self, norm: Tensor, grads: list[Tensor]) -> None:
         """Record ``norm`` (a scalar) and zero ``grads`` if it is not finite. No host sync on CUDA."""
-        finite = torch.isfinite(norm)
         if norm.device.type == "cpu":
-            if not finite:
+            if not math.isfinite(norm.item()):
                 self._seen.fill_(True)
                 torch._foreach_zero_(grads)
             return
-        is_bad = ~finite
+        is_bad = ~torch.isfinite(norm)
         self._seen.logical_or_(is_bad)
         for grad in grads:  # not a multiplication by 0: infinity and NaN would survive it
             grad.masked_fill_(is_bad, 0.0)

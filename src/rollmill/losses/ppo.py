@@ -1,7 +1,8 @@
 """Losses of PPO and plain actor-critic policy gradients, as means over valid samples.
 
 Every loss takes ``divisor``: the number of valid samples of the *whole* minibatch (all micro-batches, all ranks). The
-losses and gradients of the pieces of a minibatch therefore add up to those of the whole.
+losses and gradients of the pieces of a minibatch therefore add up to those of the whole. ``valid`` is None where all
+samples are valid: masking takes a tenth of an SGD step of a small network.
 """
 
 from __future__ import annotations
@@ -31,9 +32,14 @@ class Surrogate(NamedTuple):
     mean_ratio: Tensor
 
 
-def masked_mean(x: Tensor, valid: Tensor, divisor: Tensor | float) -> Tensor:
-    """Sum of the valid elements over ``divisor``, scalar. Invalid elements may be NaN and get a gradient of 0."""
-    return torch.where(valid, x, 0.0).sum() / divisor
+def masked(x: Tensor, valid: Tensor | None) -> Tensor:
+    """0 in place of invalid elements, which may be NaN and get a gradient of 0; ``x`` itself where all are valid."""
+    return x if valid is None else torch.where(valid, x, 0.0)
+
+
+def masked_mean(x: Tensor, valid: Tensor | None, divisor: Tensor | float) -> Tensor:
+    """Sum of the valid elements over ``divisor``, scalar; see :func:`masked`."""
+    return masked(x, valid).sum() / divisor
 
 
 def ratio_bounds(clip_range: float, kind: RangeKind) -> tuple[float, float]:
@@ -62,7 +68,7 @@ def clipped_surrogate(
     log_prob: Tensor,
     behaviour_log_prob: Tensor,
     advantage: Tensor,
-    valid: Tensor,
+    valid: Tensor | None,
     divisor: Tensor | float,
     *,
     low: Tensor | float,
@@ -74,13 +80,13 @@ def clipped_surrogate(
         log_prob: float32 ``[...]``, log pi(a_t | x_t), with gradient.
         behaviour_log_prob: float32 ``[...]``, log mu(a_t | x_t).
         advantage: float32 ``[...]``.
-        valid: bool ``[...]``.
+        valid: bool ``[...]``, or None.
         divisor: Number of valid samples of the whole minibatch.
         low: Lower end of the range of ratios, see :func:`ratio_bounds`.
         high: Upper end.
     """
     # The log-probability of an invalid sample may be NaN. Masking before exp keeps inf * 0 out of the gradient.
-    log_ratio = torch.where(valid, log_prob - behaviour_log_prob, 0.0)
+    log_ratio = masked(log_prob - behaviour_log_prob, valid)
     ratio = log_ratio.exp()
     within = ratio.clamp(low, high)  # type: ignore[arg-type]  # torch's stubs require two bounds of one type
     objective = torch.minimum(ratio * advantage, within * advantage)
@@ -96,15 +102,15 @@ def clipped_surrogate(
 
 
 def policy_gradient_loss(
-    log_prob: Tensor, behaviour_log_prob: Tensor, advantage: Tensor, valid: Tensor, divisor: Tensor | float
+    log_prob: Tensor, behaviour_log_prob: Tensor, advantage: Tensor, valid: Tensor | None, divisor: Tensor | float
 ) -> Surrogate:
     """Plain policy gradient ``-log pi(a_t | x_t) A_t`` (IMPALA section 4.2 with V-trace's weighted advantages).
 
     Arguments and result are those of :func:`clipped_surrogate`; nothing is clipped.
     """
-    loss = -masked_mean(log_prob * torch.where(valid, advantage, 0.0), valid, divisor)
+    loss = -masked_mean(log_prob * masked(advantage, valid), valid, divisor)
     with torch.no_grad():
-        log_ratio = torch.where(valid, log_prob - behaviour_log_prob, 0.0)
+        log_ratio = masked(log_prob - behaviour_log_prob, valid)
         ratio = log_ratio.exp()
         return Surrogate(
             loss,
@@ -117,7 +123,7 @@ def policy_gradient_loss(
 def value_loss(
     value: Tensor,
     target: Tensor,
-    valid: Tensor,
+    valid: Tensor | None,
     divisor: Tensor | float,
     *,
     behaviour_value: Tensor | None = None,
@@ -131,7 +137,7 @@ def value_loss(
     Args:
         value: float32 ``[...]``, V(x_t), with gradient.
         target: float32 ``[...]``, in the units of ``value``.
-        valid: bool ``[...]``.
+        valid: bool ``[...]``, or None.
         divisor: Number of valid samples of the whole minibatch.
         behaviour_value: float32 ``[...]``, V(x_t) of the behaviour policy; required for clipping.
         value_clip: c; None disables clipping.
@@ -140,7 +146,7 @@ def value_loss(
         ValueError: ``value_clip`` without ``behaviour_value``, or not positive.
     """
     # Mask before squaring: a NaN target would turn the zero gradient of an invalid sample into NaN.
-    error = torch.where(valid, value - target, 0.0).square()
+    error = masked(value - target, valid).square()
     if value_clip is not None:
         if behaviour_value is None or value_clip <= 0.0:
             given = "no behaviour_value" if behaviour_value is None else "behaviour_value"
@@ -148,24 +154,25 @@ def value_loss(
                 f"value_clip is {value_clip} with {given}; give a positive clip and behaviour_value, or value_clip=None"
             )
         near = behaviour_value + (value - behaviour_value).clamp(-value_clip, value_clip)
-        error = torch.maximum(error, torch.where(valid, near - target, 0.0).square())
+        error = torch.maximum(error, masked(near - target, valid).square())
     return 0.5 * masked_mean(error, valid, divisor)
 
 
-def entropy_loss(entropy: Tensor, valid: Tensor, divisor: Tensor | float) -> Tensor:
+def entropy_loss(entropy: Tensor, valid: Tensor | None, divisor: Tensor | float) -> Tensor:
     """Negative mean entropy, scalar: minimising it keeps the policy exploring (Mnih et al. 2016, section 4)."""
     return -masked_mean(entropy, valid, divisor)
 
 
-def masked_sums(x: Tensor, valid: Tensor, task: Tensor | None = None) -> Tensor:
+def masked_sums(x: Tensor, valid: Tensor | None, task: Tensor | None = None) -> Tensor:
     """``[count, sum, sum of squares]`` of the valid elements, float64 ``[3]``, additive over pieces and ranks.
 
     Args:
         x: ``[...]``.
-        valid: bool ``[...]``.
+        valid: bool ``[...]``, or None.
         task: ``[..., tasks]``, one-hot: the sums are those of each task, ``[3, tasks]``.
     """
-    kept = torch.where(valid, x, 0.0).double()
+    kept = masked(x, valid).double()
+    valid = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
     if task is None:
         return torch.stack([valid.sum().double(), kept.sum(), kept.square().sum()])
     columns = torch.stack([valid.double(), kept, kept.square()]).flatten(1)
@@ -174,7 +181,7 @@ def masked_sums(x: Tensor, valid: Tensor, task: Tensor | None = None) -> Tensor:
 
 def normalise_advantages(
     advantage: Tensor,
-    valid: Tensor,
+    valid: Tensor | None,
     *,
     sums: Tensor | None = None,
     task: Tensor | None = None,
@@ -184,7 +191,7 @@ def normalise_advantages(
 
     Args:
         advantage: float32 ``[...]``.
-        valid: bool ``[...]``.
+        valid: bool ``[...]``, or None.
         sums: :func:`masked_sums` of the whole minibatch, where ``advantage`` is a piece of it, or of another one.
         task: float32 ``[..., tasks]``, one-hot: mean and deviation are those of a sample's task, unless ``sums`` are
             those of all tasks together. A task of fewer than two samples gets those of all tasks.
@@ -205,4 +212,4 @@ def normalise_advantages(
             assert task is not None, "sums of tasks need the tasks of the samples"
             mean, deviation = (task * mean).sum(-1), (task * deviation).sum(-1)
         scaled = (advantage - mean.to(advantage.dtype)) / (deviation + epsilon).to(advantage.dtype)
-        return torch.where(valid, scaled, 0.0)
+        return masked(scaled, valid)
