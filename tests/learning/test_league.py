@@ -116,3 +116,70 @@ def test_the_state_of_an_older_checkpoint_is_read() -> None:
     other = make_league(make_bank())
     other.load_state_dict({**old, "rating": value, "members": members})
     assert other.rating == league.rating
+
+
+def make_leagues(**options: Any) -> tuple[list[League], list[SnapshotBank]]:
+    """Build the leagues of two policies, a bank each."""
+    standings, players = Standings(2, Elo()), PlayerIds(2, 3)
+    layout = ArenaLayout()
+    for policy in range(2):
+        add_to_layout(layout, places=3, nbytes=NBYTES, num_versions=4, policy=policy)
+    arena = Arena.create(layout)
+    banks = [SnapshotBank(arena, policy=policy, create=True) for policy in range(2)]
+    config = PopulationConfig(snapshots=3, snapshot_every=100, **options)
+    leagues = []
+    for policy, bank in enumerate(banks):
+        places = ObservedPlaces(players, policy, lag=1)
+        keeper = SnapshotKeeper(bank, places, config, system=standings.system, num_versions=2)
+        leagues.append(League(policy, ["hunter", "prey"], players, standings, keeper))
+    return leagues, banks
+
+
+def past_of_prey(place: int) -> int:
+    return next(player for player in range(20) if PlayerIds(2, 3).place(player) == (1, place))
+
+
+def test_a_win_rate_counts_past_selves_of_other_policies() -> None:
+    (hunter, prey), _ = make_leagues(snapshot_win_rate=0.6)
+    for league in (hunter, prey):
+        league.publish(100, 1, weights(1))
+    for points, snapshots in ((0.5, 1), (1.0, 2)):
+        hunter.observe(batch(*[Match(past_of_prey(0), points)] * 150), 2)
+        hunter.publish(200, 2, weights(2))
+        assert hunter.figures(is_row=True)["snapshots"] == snapshots
+    assert prey.figures(is_row=True)["snapshots"] == 1
+
+
+def test_who_is_met_depends_on_the_results_of_other_policies() -> None:
+    (hunter, prey), (_, bank) = make_leagues(matchmaking="pfsp")
+    for version in (1, 2):
+        prey.publish(100 * version, version, weights(version))
+    assert bank.table(2).probability[:2].tolist() == [0.5, 0.5]
+    hunter.observe(batch(*[Match(past_of_prey(0), 1.0)] * 40, *[Match(past_of_prey(1), 0.0)] * 40), 3)
+    prey.publish(210, 3, weights(3))
+    easy, hard = bank.table(3).probability[:2].tolist()
+    assert hard > 0.95 > 0.05 > easy
+
+    restored, banks = make_leagues(matchmaking="pfsp")
+    # More results than the checkpoint of the owner knew of when it published this table.
+    hunter.observe(batch(*[Match(past_of_prey(0), 0.0)] * 20), 4)
+    for before, after, version in ((hunter, restored[0], 1), (prey, restored[1], 3)):
+        after.load_state_dict(before.state_dict())
+        after.publish(210, version, weights(3))
+    assert banks[1].table(3).pack().tolist() == bank.table(3).pack().tolist()
+    for league in (prey, restored[1]):
+        league.publish(220, 4, weights(4))
+    assert banks[1].table(4).pack().tolist() == bank.table(4).pack().tolist()
+    assert bank.table(4).probability[0] > easy
+
+
+def test_results_against_a_past_self_that_was_replaced_do_not_count() -> None:
+    (hunter, prey), (_, bank) = make_leagues(matchmaking="pfsp", keep="recent")
+    prey.publish(100, 1, weights(1))
+    hunter.observe(batch(*[Match(past_of_prey(0), 1.0)] * 40), 2)
+    for version in range(2, 9):
+        prey.observe(batch(last=(0, 1)), version)
+        prey.publish(100 * version, version, weights(version))
+    table = bank.table(8)
+    assert table.generation.min() == 0
+    assert table.probability[table.generation > 0].tolist() == [0.5, 0.5]

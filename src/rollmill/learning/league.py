@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,20 @@ from rollmill.learning.snapshot_keeper import DECAY, SnapshotKeeper
 from rollmill.learning.trajectories import Trajectories
 from rollmill.storage.matches import Match
 from rollmill.storage.player_ids import PlayerIds
+
+
+class Met(NamedTuple):
+    """A policy's results against a past self of another policy.
+
+    Attributes:
+        generation: Of the past self.
+        matches: Matches, older ones counting less.
+        points: Points of the policy in them.
+    """
+
+    generation: int
+    matches: float
+    points: float
 
 
 class Standings:
@@ -26,12 +40,28 @@ class Standings:
         system: As given.
         ratings: Of each policy.
         keepers: Who keeps each policy's past selves; empty without banks.
+        met: For each policy, its results against past selves of others.
     """
 
     def __init__(self, policies: int, system: RatingSystem) -> None:
         self.system = system
         self.ratings = [system.initial] * policies
         self.keepers: dict[int, SnapshotKeeper] = {}
+        self.met: list[dict[tuple[int, int], Met]] = [{} for _ in range(policies)]
+
+    def others_results(self, policy: int, generations: Sequence[int | None]) -> list[tuple[float, float]]:
+        """Return the matches of all other policies against a policy's past selves, and their points in them.
+
+        Args:
+            policy: Whose past selves.
+            generations: Those in each place of its bank.
+        """
+        found = []
+        for place, generation in enumerate(generations):
+            results = [met[policy, place] for met in self.met if (policy, place) in met]
+            present = [result for result in results if result.generation == generation]
+            found.append((sum(each.matches for each in present), sum(each.points for each in present)))
+        return found
 
     def rating(self, players: PlayerIds, player: int) -> Rating | None:
         """Return the rating of a player: that of a new player for a guest, None for a past self that is gone."""
@@ -104,9 +134,13 @@ class League:
             self._results[other] = self._results[other] * DECAY + (1.0, match.points)
             return
         self._recent = self._recent[0] + match.points, self._recent[1] + 1.0
-        policy, place = self._players.place(match.opponent)
-        if policy == self._policy and self._keeper is not None:
+        owner, place = self._players.place(match.opponent)
+        if self._keeper is not None:
+            self._keeper.count_points(match.points)
+        if owner == self._policy and self._keeper is not None:
             self._keeper.count(place, match.points)
+        else:
+            self._count_met(owner, place, match.points)
 
     def take_over(self, other: League) -> None:
         """Start again with another policy's rating: its weights have replaced those of this policy."""
@@ -118,7 +152,8 @@ class League:
         """Take a snapshot if it is due, and publish who may be met by groups that act with this version."""
         if self._keeper is not None:
             self._keeper.take_if_due(agent_steps, version, weights, self._rating)
-            self._keeper.publish(version, agent_steps, self._rating)
+            others = self._standings.others_results(self._policy, self._keeper.generations)
+            self._keeper.publish(version, agent_steps, self._rating, others)
 
     def figures(self, *, is_row: bool) -> dict[str, float | None]:
         """Numbers for metrics: the rating, snapshots taken, and shares of points.
@@ -147,6 +182,7 @@ class League:
             "rating": list(self._rating),
             "rating_system": self._standings.system.kind,
             "results": self._results.tolist(),
+            "met": [[*key, *met] for key, met in self._standings.met[self._policy].items()],
             **kept,
         }
 
@@ -162,11 +198,27 @@ class League:
                 f"it belongs to a run of {len(results)} policies and guests, but this one has {len(self._results)}"
             )
         self._results = results
+        self._standings.met[self._policy] = {
+            (int(owner), int(place)): Met(int(generation), float(matches), float(points))
+            for owner, place, generation, matches, points in state.get("met", ())
+        }
         system = self._standings.system
         is_same = state.get("rating_system", "elo") == system.kind
         self._standings.ratings[self._policy] = restored(state["rating"]) if is_same else system.initial
         if self._keeper is not None:
             self._keeper.load_state_dict(state, keeps_ratings=is_same)
+
+    def _count_met(self, owner: int, place: int, points: float) -> None:
+        """Count a match against another policy's past self.
+
+        The result stays with this policy, because the other one may have written its checkpoint already.
+        """
+        member, met = self._standings.keepers[owner].member(place), self._standings.met[self._policy]
+        assert member is not None, "it has a rating"
+        before = met.get((owner, place))
+        if before is None or before.generation != member.generation:
+            before = Met(member.generation, 0.0, 0.0)
+        met[owner, place] = Met(member.generation, before.matches * DECAY + 1.0, before.points * DECAY + points)
 
     @property
     def _rating(self) -> Rating:

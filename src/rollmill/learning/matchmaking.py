@@ -34,8 +34,8 @@ class PastSelf(NamedTuple):
         generation: Its number, from 1; a newer one has a higher number.
         agent_steps: Agent steps of training before it was taken.
         rating: That of the policy when it was taken.
-        matches: Matches against it, older ones counting less.
-        win_rate: The policy's share of the points in them, with four drawn matches before the first.
+        matches: Matches of all policies against it, older ones counting less.
+        win_rate: Their share of the points in them, with four drawn matches before the first.
         expected: Points that the policy is expected to get in a match with it, by their ratings.
     """
 

@@ -44,11 +44,6 @@ class Snapshot(NamedTuple):
     points: float
     weights: NDArray[np.uint8]
 
-    @property
-    def win_rate(self) -> float:
-        """The policy's share of the points, with a few drawn matches before the first."""
-        return (self.points + _PRIOR_MATCHES / 2) / (self.matches + _PRIOR_MATCHES)
-
 
 class Places(Protocol):
     """Knows which places of the bank are in no match."""
@@ -181,9 +176,16 @@ class SnapshotKeeper:
         self._members: list[Snapshot | None] = [None] * bank.places
         self._is_closed = [False] * bank.places
         self._taken_at = 0
+        # The newest table of the checkpoint, until it is published.
+        self._restored: tuple[int, BankTable] | None = None
         # Matches with past selves since the last snapshot, and points in them.
         self._since = (0.0, 0.0)
         self.generation = 0
+
+    @property
+    def generations(self) -> list[int | None]:
+        """The generation in each place; None in an empty one."""
+        return [None if member is None else member.generation for member in self._members]
 
     def member(self, place: int) -> Snapshot | None:
         """Return the snapshot in a place."""
@@ -200,7 +202,10 @@ class SnapshotKeeper:
             self._members[place] = member._replace(
                 matches=member.matches * DECAY + 1.0, points=member.points * DECAY + points
             )
-            self._since = self._since[0] + 1.0, self._since[1] + points
+
+    def count_points(self, points: float) -> None:
+        """Count a match of the policy against any past self, its own or another policy's, for the next snapshot."""
+        self._since = self._since[0] + 1.0, self._since[1] + points
 
     def take_if_due(self, agent_steps: int, version: int, weights: NDArray[np.uint8], rating: Rating) -> None:
         """Put the current weights into the bank if a snapshot is due and a place is free."""
@@ -218,9 +223,21 @@ class SnapshotKeeper:
         self._bank.write(place, self.generation, weights)
         self._close_one(version)
 
-    def publish(self, version: int, agent_steps: int, rating: Rating) -> None:
-        """Publish who may be met by groups that act with this version, given what the policy is at it."""
-        table = self._table(agent_steps, rating)
+    def publish(self, version: int, agent_steps: int, rating: Rating, others: Sequence[tuple[float, float]]) -> None:
+        """Publish who may be met by groups that act with this version.
+
+        Args:
+            version: The version.
+            agent_steps: Agent steps of training before it.
+            rating: The policy's rating.
+            others: For each place, the matches of other policies against its past self, and their points in them.
+        """
+        restored, self._restored = self._restored, None
+        if restored is not None and restored[0] == version:
+            # Results of others are restored as they were after this version, so the table would be another one.
+            table = restored[1]
+        else:
+            table = self._table(agent_steps, rating, others)
         self._bank.publish(version, table)
         if self._tables and self._tables[-1][0] == version:
             self._tables.pop()
@@ -270,11 +287,15 @@ class SnapshotKeeper:
                 self._members[place] = member
                 self._bank.write(place, member.generation, member.weights)
         self._places.load_state_dict(state["places"])
+        tables = [
+            (int(version), BankTable(np.array(generation, np.int64), np.array(probability, np.float64)))
+            for version, generation, probability in state["tables"]
+        ]
         # Groups in flight ask for these; the present one is published next.
-        for version, generation, probability in state["tables"][:-1]:
-            table = BankTable(np.array(generation, np.int64), np.array(probability, np.float64))
+        for version, table in tables[:-1]:
             self._tables.append((version, table))
             self._bank.publish(version, table)
+        self._restored = tables[-1] if tables else None
 
     def _is_free(self, place: int) -> bool:
         if self._members[place] is None:
@@ -298,7 +319,7 @@ class SnapshotKeeper:
         matches, points = self._since
         return matches >= _FEWEST_MATCHES and points >= wanted * matches
 
-    def _table(self, agent_steps: int, rating: Rating) -> BankTable:
+    def _table(self, agent_steps: int, rating: Rating, others: Sequence[tuple[float, float]]) -> BankTable:
         table = BankTable.empty(self._bank.places)
         open_ones = [
             (place, member)
@@ -308,19 +329,20 @@ class SnapshotKeeper:
         if not open_ones:
             return table
         places = [place for place, _ in open_ones]
-        past = [self._seen(member, rating) for _, member in open_ones]
+        past = [self._seen(member, rating, others[place]) for place, member in open_ones]
         policy = Learning(self._name, agent_steps, self._system.shown(rating))
         table.generation[places] = [member.generation for member in past]
         table.probability[places] = probabilities(self._config.matchmaking, self._rule, past, policy)
         return table
 
-    def _seen(self, member: Snapshot, rating: Rating) -> PastSelf:
+    def _seen(self, member: Snapshot, rating: Rating, others: tuple[float, float]) -> PastSelf:
+        matches, points = member.matches + others[0], member.points + others[1]
         return PastSelf(
             generation=member.generation,
             agent_steps=member.agent_steps,
             rating=self._system.shown(member.rating),
-            matches=member.matches,
-            win_rate=member.win_rate,
+            matches=matches,
+            win_rate=(points + _PRIOR_MATCHES / 2) / (matches + _PRIOR_MATCHES),
             expected=self._system.expected(rating, member.rating),
         )
 
