@@ -86,6 +86,16 @@ def test_matches_end_for_all_and_hosts_are_drawn(matches: list[DoomMatch]) -> No
     assert not any(map(is_alive, pids))
 
 
+def test_metrics_come_with_the_step_after_which_the_caller_ends_a_match(matches: list[DoomMatch]) -> None:
+    matches.append(match := made(2, last_step=3))
+    for _ in range(2):
+        match.reset(seed=1)
+        space = match.action_space("player_0")
+        for ends in (False, False, True, False):
+            infos = match.step({agent: space.sample() for agent in match.possible_agents})[4]
+            assert {"metrics" in info for info in infos.values()} == {ends}
+
+
 def test_a_match_repeats_from_its_seed(matches: list[DoomMatch]) -> None:
     found = []
     for _ in range(2):

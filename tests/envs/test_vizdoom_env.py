@@ -76,6 +76,15 @@ def test_an_episode_ends_by_the_scenarios_limit_with_its_true_last_frame(tmp_pat
     assert os.listdir(tmp_path) == []
 
 
+def test_metrics_come_with_the_step_after_which_a_time_limit_ends_the_episode():
+    env = make_env(EnvConfig(name="vizdoom/deathmatch_bots", max_episode_steps=4))
+    for _ in range(2):
+        env.reset(seed=1)
+        infos = [env.step(env.action_space.sample())[4] for _ in range(4)]
+        assert ["metrics" in info for info in infos] == [False, False, False, True]
+    env.close()
+
+
 def test_a_scenario_without_variables_shows_health_and_ammunition():
     env = VizdoomEnv("my_way_home.cfg", measurements=True)
     assert env.observation_space["measurements"].shape == (2,)

@@ -75,6 +75,7 @@ class DoomMatch:
         sound: Whether to include what is heard during the step.
         frameskip: Tics of a step.
         resolution: The engines' resolution.
+        last_step: The step after which the caller ends a match; the metrics are given with it.
         render_mode: "rgb_array" or None; ``render`` returns the screens of all players side by side.
     """
 
@@ -91,6 +92,7 @@ class DoomMatch:
         sound: bool = False,
         frameskip: int = 2,
         resolution: str = "160x120",
+        last_step: int | None = None,
         render_mode: str | None = None,
     ) -> None:
         if not 2 <= players <= 8:
@@ -110,7 +112,8 @@ class DoomMatch:
         # While the match is being built: what this process had started before.
         self._others: set[int] | None = None
         self._random = np.random.default_rng()
-        self._tics = 0
+        self._last_step = last_step
+        self._tics, self._steps = 0, 0
         self._careful_tics = 0
         self.deadline = math.inf
         probe = self._engine([])
@@ -166,7 +169,7 @@ class DoomMatch:
                 self._careful_tic(looks=True)
             self._careful_tics = _CAREFUL_TICS
         self._seat = self._random.permutation(len(self._games))
-        self._tics = int(self._games[0].get_episode_time())
+        self._tics, self._steps = int(self._games[0].get_episode_time()), 0
         self.agents = list(self.possible_agents)
         for number, variables in enumerate(self._look()):
             self._statuses[number].begin(variables)
@@ -186,6 +189,7 @@ class DoomMatch:
             if careful < skip:
                 self._result(self._calls.submit(self._advance, skip - careful))
         self._tics += skip
+        self._steps += 1
         is_over = self._tics >= self._scenario.tics
         rewards: dict[str, float] = {}
         infos: dict[str, dict[str, Any]] = {}
@@ -197,10 +201,11 @@ class DoomMatch:
         # At every step, because a time limit of the run's may make it the last one.
         for agent, won in zip(agents, self._winners(), strict=True):
             infos[agent]["true_objective"] = won
-        if is_over:
-            self.agents = []
+        if is_over or self._steps == self._last_step:
             for agent, status in zip(agents, self._statuses, strict=True):
                 infos[agent]["metrics"] = status.totals
+        if is_over:
+            self.agents = []
         return (
             self._observations(),
             rewards,

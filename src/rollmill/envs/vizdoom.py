@@ -101,6 +101,7 @@ def maker(config: EnvConfig) -> Maker:
         "height": options.height,
         "measurements": options.measurements,
         "sound": options.sound,
+        "last_step": config.max_episode_steps,
         "actions": "heads" if name in _HEADS or chosen is not None else "flat",
     }
     build: Callable[..., Any] = VizdoomEnv

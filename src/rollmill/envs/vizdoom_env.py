@@ -80,6 +80,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         sound: bool = False,
         actions: str = "flat",
         resolution: str = "160x120",
+        last_step: int | None = None,
         render_mode: str | None = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
@@ -96,6 +97,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             sound: Whether to include what is heard during the step.
             actions: ``"flat"`` or ``"heads"``.
             resolution: The engine's resolution, for example ``"160x120"`` or ``"640x480"``.
+            last_step: The step after which the caller ends an episode; a scenario's metrics are given with it.
             render_mode: ``"rgb_array"`` or None; ``render`` returns the engine's frame unscaled.
             settings: The engine's settings by the names of its ``set_...`` methods, for example
                 ``{"doom_skill": 5, "doom_map": "map01"}``.
@@ -163,7 +165,8 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         if sound:
             entries["sound"] = sound_space(frameskip)
         self.observation_space: spaces.Space[Any] = spaces.Dict(entries) if len(entries) > 1 else image
-        self._tics = 0
+        self._last_step = last_step
+        self._tics, self._steps = 0, 0
         self._total = 0.0
         self._screen: Array = np.zeros((game.get_screen_height(), game.get_screen_width(), 3), np.uint8)
         self._variables: Array | None = np.zeros(self._num_variables, np.float32)
@@ -190,7 +193,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             game.send_game_command("removebots")  # They are gone, or those of the last episode.
             for _ in range(self._bots):
                 game.send_game_command("addbot")
-        self._tics = int(game.get_episode_time())
+        self._tics, self._steps = int(game.get_episode_time()), 0
         self._look()
         if self._status is not None:
             assert self._variables is not None
@@ -207,6 +210,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         buttons = self._flat_actions[action] if self._flat else self._buttons(action)
         reward = game.make_action(buttons, skip)
         self._tics += skip
+        self._steps += 1
         terminated = game.is_episode_finished()
         truncated = False
         if not terminated:
@@ -220,7 +224,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         self._total += reward
         # At every step, because a time limit of the run's may make it the last one.
         info: dict[str, Any] = {"reward_terms": terms, "true_objective": self._total}
-        if terminated or truncated:
+        if terminated or truncated or self._steps == self._last_step:
             info["metrics"] = self._status.totals
         return self._observation(), reward, terminated, truncated, info
 
