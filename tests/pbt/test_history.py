@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rollmill.pbt.history import HISTORY_FILE, PbtEvent, append_event, cut_history, read_history
+from rollmill.pbt.history import HISTORY_FILE, PbtEvent, append_event, cut_history, events_until, read_history
 
 EVENT = PbtEvent(
     policy="a",
@@ -35,6 +35,13 @@ def test_events_after_a_policy_s_checkpoint_are_removed(tmp_path: Path) -> None:
         append_event(tmp_path, replace(EVENT, policy=policy, agent_steps=steps))
     cut_history(tmp_path, {"a": 2, "b": 1})
     assert [(event.policy, event.agent_steps) for event in read_history(tmp_path)] == [("a", 0), ("b", 0), ("a", 10)]
+
+
+def test_events_until_a_checkpoint_without_the_population_are_counted(tmp_path: Path) -> None:
+    assert events_until(tmp_path, "a", 100) == 0
+    for steps, policy in ((0, "a"), (0, "b"), (10, "a"), (11, "b"), (20, "a")):
+        append_event(tmp_path, replace(EVENT, policy=policy, agent_steps=steps))
+    assert [events_until(tmp_path, policy, 10) for policy in ("a", "b", "c")] == [2, 1, 0]
 
 
 def test_an_event_in_one_line() -> None:

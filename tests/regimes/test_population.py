@@ -87,6 +87,13 @@ def test_a_population_of_single_agents_resumes_with_its_history(tmp_path: Path) 
     rows = [last_row(run.dir / "policies" / name) for name in "012"]
     assert {row["learning_rate"] for row in rows} == {config.optimiser.learning_rate}, "numbers go with who set them"
     assert sum(row["agent_steps"] for row in rows) > 12_500
+    for steps in (17_000, 20_000):  # The second time from checkpoints of the population again.
+        rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=steps, **{"population.pbt": True})
+        again = read_history(run.dir)
+        assert again[: len(longer)] == longer
+        assert len(again) > len(longer)
+        longer = again
+    assert [event.kind for event in longer].count("start") == 6
 
 
 @pytest.mark.parametrize(

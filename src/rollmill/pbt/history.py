@@ -78,6 +78,11 @@ def _is_sound(event: PbtEvent) -> bool:
     )
 
 
+def events_until(run_dir: Path, policy: str, agent_steps: int) -> int:
+    """Return the number of events that a policy had until it had made so many agent steps."""
+    return sum(event.policy == policy and event.agent_steps <= agent_steps for event in read_history(run_dir))
+
+
 def cut_history(run_dir: Path, events: Mapping[str, int]) -> None:
     """Remove events that a resumed run will repeat.
 

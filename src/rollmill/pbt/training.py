@@ -34,7 +34,10 @@ class PolicyMember:
         initial: Name -> value at the start, of the numbers that are mutated.
         most: Name -> largest value that the algorithm takes, where there is one.
         next_event: Agent steps of the policy at which its next event is due.
-        events: Its events so far.
+        events: Its events so far, from its first numbers on.
+        recorded: Lines of the run's history that are its own; more than ``events`` if the population was interrupted
+            by a session without population-based training.
+        is_restored: Whether a checkpoint had its state.
         score: Its objective at its last event; None before.
         base: The objective that its weights had then: its own, or that of the policy that it continues from.
         seen: What it has seen between events, for the bandit.
@@ -48,6 +51,8 @@ class PolicyMember:
     next_event: int
     most: Mapping[str, float] = field(default_factory=dict)
     events: int = 0
+    recorded: int = 0
+    is_restored: bool = False
     score: float | None = None
     base: float | None = None
     seen: list[Observation] = field(default_factory=list)
@@ -71,6 +76,7 @@ class PolicyMember:
         return {
             "next_event": self.next_event,
             "events": self.events,
+            "recorded": self.recorded,
             "score": self.score,
             "base": self.base,
             "seen": [[each.event, dict(each.numbers), each.gain] for each in self.seen],
@@ -80,6 +86,7 @@ class PolicyMember:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :class:`rollmill.learning.learner.Member`."""
         self.next_event, self.events, self.score = state["next_event"], state["events"], state["score"]
+        self.recorded, self.is_restored = state.get("recorded", self.events), True
         self.base, self.seen = state["base"], [Observation(*each) for each in state["seen"]]
         self.results.load_state_dict(state["results"])
 
@@ -179,6 +186,7 @@ class PopulationTraining:
         self, policy: int, member: PolicyMember, kind: EventKind, source: str | None, scores: Mapping[int, float]
     ) -> None:
         member.events += 1
+        member.recorded += 1
         self._record(
             PbtEvent(
                 policy=member.name,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rollmill.learning.learner import Learner
 from rollmill.learning.progress import LearnerSetup
 from rollmill.learning.report import LearnerNote
-from rollmill.pbt.history import PbtEvent, append_event, cut_history
+from rollmill.pbt.history import PbtEvent, append_event, cut_history, events_until
 from rollmill.pbt.training import PolicyMember, PopulationTraining
 from rollmill.regimes.setup import RunSetup
 from rollmill.settings.config import Config
@@ -54,7 +54,11 @@ def population_training(
         learners: Likewise; they have restored their checkpoints.
     """
     run_dir = run.run_dir
-    cut_history(run_dir, {member.name: member.events for member in members})
+    for member in members:
+        if not member.is_restored:
+            # The checkpoint is of a session without population-based training, or there is none.
+            member.recorded = events_until(run_dir, member.name, member.progress.agent_steps)
+    cut_history(run_dir, {member.name: member.recorded for member in members})
 
     def record(event: PbtEvent) -> None:
         append_event(run_dir, event)
