@@ -145,7 +145,7 @@ def test_an_evaluation_outranks_training_and_what_best_goes_by_is_recorded(
     store.save({"step": 2}, 2, 50.0)
     assert read_header(store.best_path).metric_name == "training_return"
     assert evaluator.offer_best({"step": 1}, 1, 10.0), "training explores, and its number is of another kind"
-    assert read_header(store.best_path) == (1, 1, 10.0, "evaluation_return")
+    assert read_header(store.best_path) == (1, 1, 10.0, "evaluation_return", None)
     store.save({"step": 3}, 3, 60.0)
     assert store.load_best().state == {"step": 1}
     assert not evaluator.offer_best({"step": 2}, 2, 10.0), "an equal return does not replace the first"
@@ -159,6 +159,16 @@ def test_an_evaluation_outranks_training_and_what_best_goes_by_is_recorded(
         "best.pt is of 1 agent steps, by evaluation_return 10",
         "best.pt is of 3 agent steps, by evaluation_return 11",
     ]
+
+
+def test_an_evaluation_of_another_kind_replaces_the_best_one(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    assert store.offer_best({"step": 1}, 1, 300.0, "mean return")
+    assert store.offer_best({"step": 2}, 2, 0.6, "points against random")
+    assert read_header(store.best_path).metric_of == "points against random"
+    assert not store.offer_best({"step": 3}, 3, 0.5, "points against random")
+    store.save({"step": 4}, 4, 400.0)
+    assert store.load_best().state == {"step": 2}
 
 
 def test_the_best_of_an_earlier_version_went_by_training(tmp_path: Path) -> None:
@@ -186,7 +196,7 @@ def test_the_learner_and_the_evaluator_may_write_the_best_at_once(tmp_path: Path
     folder = str(tmp_path / "checkpoints")
     running = [subprocess.Popen([sys.executable, "-c", code, folder, role]) for role in ("learner", "evaluator")]
     assert [process.wait() for process in running] == [0, 0]
-    assert read_header(make_store(tmp_path).best_path) == (1, 29, 29.0, "evaluation_return")
+    assert read_header(make_store(tmp_path).best_path) == (1, 29, 29.0, "evaluation_return", None)
 
 
 def test_without_keep_best_there_is_none(tmp_path: Path) -> None:

@@ -77,10 +77,12 @@ def play_pending(
                     lineup=None if role is None else lineup_of_run(role.run_dir, seed=seed, own={role.policy: path}),
                     of_player=None if role is None else role.policy,
                 ).to_dict()
-                best_by = float(result["mean_return"])
+                best_by, measured = float(result["mean_return"]), "mean return"
                 if result["tasks"]:
                     # Returns of different tasks have different sizes; scores are missing where none are known.
                     best_by = float(result["scores"].get("mean_capped", best_by))
+                    kind = "mean capped score" if "mean_capped" in result["scores"] else measured
+                    measured = f"{kind} of {', '.join(result['tasks'])}"
                 if opponents:
                     points = points_against(
                         snapshot,
@@ -92,12 +94,13 @@ def play_pending(
                     )
                     result["against"] = points
                     best_by = sum(points.values()) / len(points)
+                    measured = f"points against {', '.join(opponents)}"
         except EvaluationInterruptedError:
             return
         except Exception:
             queue.failed(path)
             raise
-        checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), best_by)
+        checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), best_by, measured)
         # The run's directory may be moved: the video is named in it, the network is removed.
         result["video"] = None if result["video"] is None else str(Path(result["video"]).relative_to(run_dir))
         left_out = ("checkpoint",) if film_every is not None else ("checkpoint", "video")

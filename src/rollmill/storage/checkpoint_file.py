@@ -42,12 +42,14 @@ class CheckpointHeader(NamedTuple):
         metric: The metric that "best" goes by, where one was known.
         metric_name: What it is: "evaluation_return", the mean return of an evaluation, or "training_return", that of
             the last 100 training episodes; None where no metric was known.
+        metric_of: What was measured, in words, where numbers of the same name may mean different things; else None.
     """
 
     format: int
     agent_steps: int
     metric: float | None
     metric_name: MetricName | None = None
+    metric_of: str | None = None
 
 
 def load_checkpoint(path: Path | str, map_location: Any = "cpu") -> dict[str, Any]:
@@ -127,7 +129,11 @@ def _verify(file: BinaryIO, path: Path | str) -> CheckpointHeader:
 
 
 def encode_checkpoint(
-    state: Mapping[str, Any], agent_steps: int, metric: float | None, metric_name: MetricName = "training_return"
+    state: Mapping[str, Any],
+    agent_steps: int,
+    metric: float | None,
+    metric_name: MetricName = "training_return",
+    metric_of: str | None = None,
 ) -> bytearray:
     """Returns the bytes of a checkpoint file.
 
@@ -136,6 +142,7 @@ def encode_checkpoint(
         agent_steps: For the header.
         metric: For the header.
         metric_name: For the header: what the metric is.
+        metric_of: For the header, likewise.
 
     Raises:
         CheckpointError: The state holds something else, which ``weights_only=True`` would not load.
@@ -149,6 +156,8 @@ def encode_checkpoint(
     fields: dict[str, object] = {"format": FORMAT, "agent_steps": agent_steps, "metric": metric}
     if metric is not None:
         fields["metric_name"] = metric_name
+    if metric_of is not None:
+        fields["metric_of"] = metric_of
     header = json.dumps(fields).encode()
     # The last two bytes of the content are the comment's length, which is about to change.
     with memoryview(content)[:-2] as checked:
@@ -193,7 +202,7 @@ def _parse_header(file: BinaryIO, path: Path | str) -> _Parsed:
         metric = fields["metric"]
         # Earlier versions knew one metric only, and do not say which.
         name = None if metric is None else fields.get("metric_name", "training_return")
-        parsed = CheckpointHeader(version, int(fields["agent_steps"]), metric, name)
+        parsed = CheckpointHeader(version, int(fields["agent_steps"]), metric, name, fields.get("metric_of"))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: its header cannot be read ({error!r})") from error
     return _Parsed(parsed, header, digest, size - len(comment) - 2)

@@ -190,8 +190,8 @@ class CheckpointStore:
         self._saved_at_s, self._saved_at_steps = self._clock(), agent_steps
         return path
 
-    def offer_best(self, state: Mapping[str, Any], agent_steps: int, metric: float) -> bool:
-        """Writes an evaluated network to ``best.pt``, unless an earlier evaluation was better.
+    def offer_best(self, state: Mapping[str, Any], agent_steps: int, metric: float, of: str | None = None) -> bool:
+        """Writes an evaluated network to ``best.pt``, unless an earlier evaluation of the same kind was better.
 
         Any return of an evaluation outranks those of training episodes: training explores, and its episodes come from
         many policies. This may be called by a process that does not save.
@@ -199,7 +199,8 @@ class CheckpointStore:
         Args:
             state: As for ``save``; the acting network is enough, since no run resumes from ``best.pt``.
             agent_steps: Agent steps that the network has learned from.
-            metric: Mean return of the evaluation.
+            metric: What the evaluation found, for example the mean return.
+            of: What that is, in words. A network that was chosen by something else gives way.
 
         Returns:
             Whether it is the best now.
@@ -209,10 +210,10 @@ class CheckpointStore:
         """
         if not math.isfinite(metric):
             return False
-        content = encode_checkpoint(state, agent_steps, metric, "evaluation_return")
+        content = encode_checkpoint(state, agent_steps, metric, "evaluation_return", of)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            return self._keep_if_best(content, agent_steps, metric, "evaluation_return")
+            return self._keep_if_best(content, agent_steps, metric, "evaluation_return", of)
         except OSError as error:
             raise CheckpointError(
                 f"could not write {self.best_path}: {error}; make room or correct the folder's permissions"
@@ -302,15 +303,24 @@ class CheckpointStore:
                 f"100 training episodes had ended, or checkpoint.keep_best is off; use the latest"
             ) from None
 
-    def _keep_if_best(self, content: bytes | bytearray, agent_steps: int, metric: float, name: MetricName) -> bool:
+    def _keep_if_best(
+        self, content: bytes | bytearray, agent_steps: int, metric: float, name: MetricName, of: str | None = None
+    ) -> bool:
         """Writes a checkpoint to ``best.pt`` if it is better than the present one."""
         if not self._config.keep_best:
             return False
         with self._best_locked():
             before = self._best_header()
-            if before is not None and (_RANK_OF_METRIC[name], metric) <= (
-                _RANK_OF_METRIC[before.metric_name or "training_return"],
-                -math.inf if before.metric is None else before.metric,
+            # Numbers of another kind cannot be compared: the newest one counts.
+            is_comparable = before is None or None in (of, before.metric_of) or of == before.metric_of
+            if (
+                before is not None
+                and is_comparable
+                and (_RANK_OF_METRIC[name], metric)
+                <= (
+                    _RANK_OF_METRIC[before.metric_name or "training_return"],
+                    -math.inf if before.metric is None else before.metric,
+                )
             ):
                 return False
             # With a temporary name of its own: the next save removes those of other checkpoints.
