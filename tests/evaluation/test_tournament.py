@@ -217,6 +217,10 @@ def test_a_player_of_another_environment_plays_where_its_spaces_are_equal(make_r
     assert {score.matches for score in result.scores.values()} == {5}
     with pytest.raises(TournamentError, match="trained on 'test/nim', 'test/alone': name the environment"):
         tournament([str(learned), str(alone)])
+    register_env("test/nim_again", Nim)
+    again = tournament([str(learned), "perfect"], env="test/nim_again", matches=5)
+    assert again.env == "test/nim_again"
+    assert again.scores == tournament([str(learned), "perfect"], env="test/nim", matches=5).scores
     longer = make_run("test/longer")
     with pytest.raises(TournamentError, match=r"trained on 'test/longer', whose observation is .* of 'test/nim' is"):
         tournament([str(learned), str(longer)], env="test/nim")

@@ -79,7 +79,7 @@ def tournament(
         players: Run directories, checkpoint files, "random", and names given to :func:`register_player`; a run of
             several policies stands for all of them. At least two.
         env: The environment; None is that of all runs. Players trained on others can play if their spaces are equal.
-            Its options are those of the first run on it.
+            Its options are those of the first run on it, or else, as far as they suit it, those of the first run.
         matches: Matches of each pair in each seat.
         seed: Keys the environments and the sampling of actions.
         deterministic: As in ``Agent.act``.
@@ -108,7 +108,9 @@ def tournament(
         raise TournamentError("none of the players is a run: name the environment (--env NAME)")
     # The options of the environment are those that a player was trained with.
     chosen = configs[:1] if env is None else [config for config in configs if config.name == env]
-    config = replace(chosen[0] if chosen else EnvConfig(name=str(env)), on_failure="stop")
+    if env is not None and not chosen:
+        chosen = [_of_another(configs[0], env) if configs else EnvConfig(name=env)]
+    config = replace(chosen[0], on_failure="stop")
     elsewhere = {each.env.name: each for each in snapshots.values() if each.env.name != config.name}
     if elsewhere and env is None:
         raise TournamentError(
@@ -167,6 +169,12 @@ def tournament(
         warnings=tuple(doubts),
     )
     return replace(result, ratings=elo(result))
+
+
+def _of_another(config: EnvConfig, name: str) -> EnvConfig:
+    """The options of an environment for another one, without those that only it may have."""
+    vizdoom = replace(config.vizdoom, wad=None, bots=None, players=None)
+    return replace(config, name=name, tasks=(), kwargs={}, vizdoom=vizdoom)
 
 
 def points_against(
