@@ -19,7 +19,7 @@ from rollmill.envs.registry import register_env
 from rollmill.evaluation import episode_length
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.episode_length import EndlessEpisodeError
-from rollmill.evaluation.evaluate import evaluate, evaluate_snapshot, quotas
+from rollmill.evaluation.evaluate import _over_tasks, evaluate, evaluate_snapshot, quotas
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.stats import mean_interval
 from rollmill.evaluation.video import VideoError
@@ -233,3 +233,8 @@ def test_an_agents_absence_does_not_shift_its_returns_to_other_episodes(make_run
         assert returns[4:] == (returns[1], returns[3])
     expected = mean_interval([returns[:4] for returns in by_env], weights=[[1, 2, 1, 2]] * 3)
     assert (result.mean, *result.interval) == pytest.approx(expected)
+
+
+def test_means_over_tasks_are_of_the_policies_that_have_played_all() -> None:
+    found = _over_tasks([{"a": (1.0, 0.0, 3.0), "b": (0.0, 0.0, 0.0)}, {"a": (5.0, 4.0, 6.0)}])
+    assert found == {"a": (3.0, pytest.approx(3 - 2**0.5 / 2), pytest.approx(3 + 5**0.5 / 2))}

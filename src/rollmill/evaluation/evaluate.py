@@ -313,10 +313,25 @@ def _of_all_tasks(snapshot: Snapshot, how: _How, results: Sequence[EvaluationRes
         interval=(estimate.low, estimate.high),
         frames=sum(result.frames for result in results),
         seconds=sum(result.seconds for result in results),
-        policies={},
+        policies=_over_tasks([result.policies for result in results]),
         tasks={result.env: (result.mean, *result.interval) for result in results},
         metrics={f"{result.env}/{name}": value for result in results for name, value in result.metrics.items()},
     )
+
+
+def _over_tasks(
+    policies: Sequence[Mapping[str, tuple[float, float, float]]],
+) -> dict[str, tuple[float, float, float]]:
+    """The mean of each policy's means over all tasks, with the interval of independent means."""
+    found = {}
+    for name in policies[0]:
+        estimates = [of_task[name] for of_task in policies if name in of_task]
+        if len(estimates) == len(policies):
+            mean = sum(value for value, _, _ in estimates) / len(estimates)
+            below = math.hypot(*(value - low for value, low, _ in estimates)) / len(estimates)
+            above = math.hypot(*(high - value for value, _, high in estimates)) / len(estimates)
+            found[name] = (mean, mean - below, mean + above)
+    return found
 
 
 def _evaluate_task(
