@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rollmill.learning.batch_loader import POLL_S
 from rollmill.learning.trajectories import Trajectories, gather_trajectories_of
 from rollmill.runtime.definitions import Registry
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.slots import POLICY_ID, SlotStore
 
 Prepared = TypeVar("Prepared")
@@ -200,7 +201,7 @@ FIFO = "fifo"
 AdmissionFactory = Callable[[SlotStore, int], Admission]
 
 ADMISSIONS: Registry[AdmissionFactory] = Registry(
-    "admission rule", {FIFO: FirstInFirstOut}, register="register_admission"
+    "admission rule", {FIFO: FirstInFirstOut}, register="register_admission", error=ConfigError
 )
 
 

@@ -18,7 +18,7 @@ class RecentResults:
     """A window of episodes and matches, which starts again when the policy is replaced by another one's weights.
 
     Args:
-        window: How many of each are kept; of several tasks, as many episodes of each.
+        window: How many of each are kept; of several tasks, their share of each, at least 5.
         tasks: Names of the tasks; empty without several.
 
     Attributes:

@@ -51,12 +51,13 @@ class PbtConfig(Checked, section="pbt"):
             in matches against other players; "rating"; "score", of several tasks the mean human-normalised score,
             capped at 1 for each task; or a name given to ``register_objective``. "auto" is "rating" for environments
             with several agents, "score" for several tasks that have such scores, and "return" for others.
-        window: Newest episodes of a policy (matches, for "win_rate" and "rating") that are compared, of several tasks
-            as many of each; a policy that has fewer since it was last replaced takes no part.
+        window: Newest episodes of a policy (matches, for "win_rate" and "rating") that are compared; of several tasks
+            each has its share, of at least 5. A policy that has fewer since it was last replaced takes no part.
         every: Agent steps of a policy between two of its events. "auto" is a twentieth of its part of the run.
         start: Agent steps of a policy before its first event. "auto" is ``every``.
         rule: Which policies are replaced: with "truncation" the worst ``share``, by a random one of the best ``share``;
-            with "half" those with less than half of the best one's objective, by the best.
+            with "half" those whose objective is lower than the best one's by more than half of its absolute value, by
+            the best.
         share: Share of the policies that are the worst ones, and of those that are the best.
         gap: A policy is replaced only if the other's objective is larger by more than this.
         relative_gap: Likewise, by more than this share of the other's absolute objective.

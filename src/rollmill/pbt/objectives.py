@@ -69,7 +69,8 @@ def register_objective(name: str, function: Objective) -> None:
         name: A new name.
         function: Gets a policy's newest results (:class:`rollmill.learning.results.RecentResults`): ``episodes``, each
             with ``episode_return``, ``episode_length`` and ``objective``, and ``points`` of its matches. There are
-            ``pbt.window`` episodes. Returns a finite number; larger is better.
+            ``pbt.window`` episodes; of several tasks, their share of each, at least 5. Returns a finite number; larger
+            is better.
 
     Raises:
         ValueError: The name is taken by another function.
