@@ -19,9 +19,19 @@ from rollmill.campaigns.jobs import (
     runs_of,
     trial_run_name,
 )
+from rollmill.envs.config import EnvConfig
+from rollmill.settings.config import Config
+from rollmill.settings.run_config import write_config
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 ONE = Job("one", "gym/CartPole-v1", {"total_steps": 100, "model.mlp_sizes": (8, 8)}, algo="ppo")
 TWO = Job("two", "gym/Acrobot-v1", {"seed": 2})
+
+
+def write_run(run_dir: Path) -> None:
+    """Write as much of a run as makes it resumable."""
+    write_config(run_dir, Config(env=EnvConfig(name="gym/CartPole-v1")))
+    CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).save({"step": 1}, 1)
 
 
 def test_records_outlive_the_session(tmp_path: Path) -> None:
@@ -52,6 +62,40 @@ def test_a_run_that_has_begun_keeps_its_settings(tmp_path: Path) -> None:
         campaign.run_dir("one").mkdir(parents=True)
         with pytest.raises(CampaignError, match="total_steps is 200 there, now 100"):
             campaign.add([ONE])
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_may_be_corrected(tmp_path: Path) -> None:
+    with open_campaign(tmp_path, "suite", {}) as campaign:
+        campaign.add([ONE, TWO])
+        for name in ("one", "two"):
+            campaign.run_dir(name).mkdir(parents=True)
+            campaign.update(name, status="failed", error="a misspelt setting")
+        corrected = replace(ONE, settings={**ONE.settings, "total_steps": 200})
+        campaign.add([corrected], retry_failed=True)
+        assert campaign.records["one"] == Record(replace(corrected, settings=campaign.records["one"].job.settings))
+        assert campaign.records["one"].job.settings["total_steps"] == 200
+        assert campaign.records["two"].status == "failed"
+        campaign.update("one", status="failed", error="later")
+        write_run(campaign.run_dir("one"))
+        campaign.add([corrected], retry_failed=True)
+        assert campaign.records["one"].status == "waiting"
+        campaign.update("one", status="failed", error="later")
+        with pytest.raises(CampaignError, match="total_steps is 200 there, now 100"):
+            campaign.add([ONE], retry_failed=True)
+
+
+def test_a_definition_may_be_corrected_while_there_is_no_result(tmp_path: Path) -> None:
+    def opened(settings: str) -> None:
+        with open_campaign(tmp_path, "sweep", {"settings": settings}, may_correct=("settings",)) as campaign:
+            assert not campaign.is_changed
+            campaign.add([ONE])
+
+    opened("misspelt")
+    opened("correct")
+    with open_campaign(tmp_path, "sweep", {"settings": "correct"}) as campaign:
+        campaign.update("one", status="done")
+    with pytest.raises(CampaignError, match="settings is 'correct' there, now 'other'"):
+        opened("other")
 
 
 def test_what_judges_runs_may_change_and_pruned_runs_continue_then(tmp_path: Path) -> None:
@@ -134,7 +178,7 @@ def test_the_folder_stands_for_its_finished_runs(tmp_path: Path) -> None:
         with pytest.raises(CampaignError, match="no finished run yet"):
             expanded([str(folder)])
         campaign.update("two", status="done")
-    assert runs_of(folder) == [folder / "runs" / "two"]
+    assert runs_of(folder) == {folder / "runs" / "two": ""}
     assert runs_of(tmp_path) is None
     assert expanded([str(folder), f"mine={folder}", f"other={tmp_path}", "x=none"]) == [
         str(folder / "runs" / "two"),
@@ -142,6 +186,16 @@ def test_the_folder_stands_for_its_finished_runs(tmp_path: Path) -> None:
         f"other={tmp_path}",
         "x=none",
     ]
+
+
+def test_methods_of_a_suite_stay_apart_under_a_name(tmp_path: Path) -> None:
+    folder = tmp_path / "c=1"
+    with open_campaign(folder, "suite", {}) as campaign:
+        campaign.add([replace(ONE, method="ppo"), replace(TWO, method="small net")])
+        for name in ("one", "two"):
+            campaign.update(name, status="done")
+    assert expanded([f"new={folder}"]) == [f"new ppo={folder}/runs/one", f"new small net={folder}/runs/two"]
+    assert expanded([str(folder)]) == [f"{folder}/runs/one", f"{folder}/runs/two"]
 
 
 def test_each_trial_of_a_sweep_is_a_method(tmp_path: Path) -> None:

@@ -190,6 +190,18 @@ def test_a_failed_trial_is_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_wrong_setting_of_all_trials_can_be_corrected(tmp_path: Path) -> None:
+    (failed,) = small_sweep(tmp_path / "s", trials=1, **{"env.kwargs": {"no_such_argument": 1}}).trials
+    assert failed.state == "failed"
+    with pytest.raises(CampaignError, match=r"another sweep .*no_such_argument"):
+        small_sweep(tmp_path / "s", trials=1)
+    result = small_sweep(tmp_path / "s", trials=1, retry_failed=True)
+    assert result.best is not None
+    with pytest.raises(CampaignError, match=r"another sweep .*no_such_argument"):
+        small_sweep(tmp_path / "s", trials=1, retry_failed=True, **{"env.kwargs": {"no_such_argument": 1}})
+
+
+@pytest.mark.slow
 def test_the_pruner_ends_a_run_of_a_worse_trial(tmp_path: Path) -> None:
     result = sweep(
         "gym/CartPole-v1",

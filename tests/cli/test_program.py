@@ -171,6 +171,11 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train x --resume y --run-dir runs/a", "x and --resume y with --run-dir runs/a: omit one of them"),
         ("train gym/CartPole-v1 stray", "unrecognized arguments: stray"),
         ("train gym/CartPole-v1 --learner.precission fp32", "did you mean learner.precision?"),
+        # Names of arguments of the functions that the commands call.
+        ("train gym/CartPole-v1 --callbacks x", "train has no option and no setting --callbacks; did you mean --callb"),
+        ("tune gym/CartPole-v1 --say x", "unknown setting 'say'"),
+        ("sweep gym/CartPole-v1 --space x --seeds 3", "no setting --seeds; did you mean --seeds-per-trial?"),
+        ("suite classic --name x", "env.name=x: a suite says what is trained"),
         ("train gym/CartPole-v1 --num-envs few", "num_envs: 'few' was given; allowed is an integer"),
         ("train gym/CartPole-v1 --total-steps 1.5", "is not a whole number such as 3000000 or 3e6"),
         ("train gym/CartPole-v1 --total_steps 1.5", "is not a whole number such as 3000000 or 3e6"),

@@ -16,11 +16,13 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
+from rollmill.regimes.steps_done import saved_steps
 from rollmill.runtime import sweep
+from rollmill.settings.run_config import CONFIG_FILE, load_config
 from rollmill.settings.run_directory import RunDirectoryError, for_this_run_alone, make_directory
 from rollmill.storage.whole_files import write_whole
 
@@ -49,6 +51,7 @@ class Job:
         settings: Complete key -> JSON data.
         algo: As for ``rollmill train``; None for the preset's.
         protocol: Likewise.
+        method: Name of the suite's method, if the suite has several.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Job:
     settings: Mapping[str, Any]
     algo: str | None = None
     protocol: str | None = None
+    method: str = field(default="", compare=False)  # missing in folders of earlier versions
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,16 @@ class Campaign:
     """
 
     def __init__(
-        self, folder: Path, kind: Kind, definition: Mapping[str, object], may_change: Collection[str] = ()
+        self,
+        folder: Path,
+        kind: Kind,
+        definition: Mapping[str, object],
+        may_change: Collection[str] = (),
+        may_correct: Collection[str] = (),
     ) -> None:
         self.folder = folder
         self.is_changed = False
-        self._may_change = may_change
+        self._may_change, self._may_correct = may_change, may_correct
         self._kind = kind
         self._definition = json.loads(json.dumps(definition))
         self._records: dict[str, Record] = {}
@@ -123,8 +132,12 @@ class Campaign:
         """The file with what a run printed."""
         return self.folder / "jobs" / f"{name}.log"
 
-    def add(self, jobs: Iterable[Job]) -> None:
+    def add(self, jobs: Iterable[Job], *, retry_failed: bool = False) -> None:
         """Add runs; those that are there already stay as they are.
+
+        Args:
+            jobs: The runs.
+            retry_failed: Whether failed ones wait again, with other settings if they have no checkpoint.
 
         Raises:
             CampaignError: A run of this name was started with other settings.
@@ -134,13 +147,17 @@ class Campaign:
             known = self._records.get(job.name)
             if known is None:
                 self._records[job.name] = Record(job)
-            elif known.job != job and (known.status != "waiting" or self.run_dir(job.name).exists()):
+                continue
+            is_retried = known.status == "failed" and retry_failed
+            folder = self.run_dir(job.name)
+            is_begun = has_checkpoint(folder) if is_retried else known.status != "waiting" or folder.exists()
+            if known.job != job and is_begun:
                 raise CampaignError(
                     f"{self.folder} holds the run {job.name} with other settings ({_difference(known.job, job)}): "
                     f"repeat the command that began it, or choose another folder ({OUTPUT_OPTION})."
                 )
-            elif known.job != job:
-                self._records[job.name] = replace(known, job=job)
+            retried = replace(known, status="waiting", error="") if is_retried else known
+            self._records[job.name] = replace(retried, job=job)
         self.save()
 
     def update(self, name: str, **changes: Any) -> Record:
@@ -176,13 +193,19 @@ class Campaign:
             raise CampaignError(
                 f"{path} cannot be read ({error}): restore it, or choose another folder ({OUTPUT_OPTION})."
             ) from error
-        if kind != self._kind or self._lasting(definition) != self._lasting(self._definition):
+        self.token = token
+        self._records = {record.job.name: record for record in records}
+        keys = {*definition, *self._definition}
+        changed = {key for key in keys if definition.get(key) != self._definition.get(key)}
+        allowed = {*self._may_change}
+        if self._may_correct and not self._has_results():
+            allowed |= {*self._may_correct}
+        if kind != self._kind or not changed <= allowed:
             raise CampaignError(
                 f"{self.folder} holds another {kind} ({_differing(kind, definition, self._kind, self._definition)}): "
                 f"repeat the command that began it, or choose another folder ({OUTPUT_OPTION})."
             )
-        self.token = token
-        self.is_changed = definition != self._definition
+        self.is_changed = bool(changed & {*self._may_change})
         # Pruned runs continue if they are judged by something else now.
         unfinished = ("running", "pruned") if self.is_changed else ("running",)
         # The process that ran them has ended, or it would hold the folder.
@@ -191,9 +214,19 @@ class Campaign:
             for record in records
         }
 
-    def _lasting(self, definition: Mapping[str, Any]) -> dict[str, Any]:
-        """What must be the same in all sessions."""
-        return {key: value for key, value in definition.items() if key not in self._may_change}
+    def _has_results(self) -> bool:
+        """Whether a run has ended without an error, or can be resumed."""
+        return any(
+            record.status in ("done", "pruned") or has_checkpoint(self.run_dir(name))
+            for name, record in self._records.items()
+        )
+
+
+def has_checkpoint(run_dir: Path) -> bool:
+    """Whether a run can be resumed."""
+    if not (run_dir / CONFIG_FILE).exists():
+        return False
+    return saved_steps(load_config(run_dir).population.folders(run_dir)) is not None
 
 
 @contextlib.contextmanager
@@ -210,7 +243,11 @@ def refused_files(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_campaign(
-    folder: Path, kind: Kind, definition: Mapping[str, object], may_change: Collection[str] = ()
+    folder: Path,
+    kind: Kind,
+    definition: Mapping[str, object],
+    may_change: Collection[str] = (),
+    may_correct: Collection[str] = (),
 ) -> Iterator[Campaign]:
     """Hold a campaign's folder, and end what a killed session has left running in it.
 
@@ -219,6 +256,7 @@ def open_campaign(
         kind: What it is.
         definition: What must be the same in all sessions, as JSON data.
         may_change: Keys of it that say how runs are judged. With another value, pruned runs are continued.
+        may_correct: Keys of it that may change as long as every run has failed without a checkpoint.
 
     Raises:
         CampaignError: Another process holds the folder, another campaign is in it, or it cannot be written.
@@ -230,14 +268,14 @@ def open_campaign(
             held.enter_context(for_this_run_alone(folder, OUTPUT_OPTION))
         except RunDirectoryError as error:
             raise CampaignError(f"the {kind} cannot use its folder: {error}") from error
-        campaign = Campaign(folder, kind, definition, may_change)
+        campaign = Campaign(folder, kind, definition, may_change, may_correct)
         sweep.kill_all(campaign.token)
         campaign.save()
         yield campaign
 
 
-def runs_of(folder: Path | str) -> list[Path] | None:
-    """Directories of the finished runs of a campaign's folder; None if the folder holds no campaign.
+def runs_of(folder: Path | str) -> dict[Path, str] | None:
+    """The finished runs of a campaign's folder, directory -> method; None if the folder holds no campaign.
 
     Raises:
         CampaignError: Its file cannot be read.
@@ -250,7 +288,9 @@ def runs_of(folder: Path | str) -> list[Path] | None:
         records = [_record(entry) for entry in json.loads(path.read_bytes())["runs"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CampaignError(f"{path} cannot be read ({error}): restore it, or name its runs one by one.") from error
-    return [folder / "runs" / job_name(record.job.name) for record in records if record.status == "done"]
+    return {
+        folder / "runs" / job_name(record.job.name): record.job.method for record in records if record.status == "done"
+    }
 
 
 def expanded(runs: Iterable[str]) -> list[str]:
@@ -274,10 +314,12 @@ def expanded(runs: Iterable[str]) -> list[str]:
         if done is None:
             found.append(given)
         elif all(_TRIAL.fullmatch(run.name) for run in done):
-            front = name or (Path(path).name if len(given_runs) > 1 else "")
+            # What follows the first "=" is the directory.
+            front = name or (Path(path).name.replace("=", "_") if len(given_runs) > 1 else "")
             found += [f"{front} {run.name.rpartition('-')[0]}={run}".lstrip() for run in done]
         else:
-            found += [f"{name}{equals}{run}" for run in done]
+            methods = len(set(done.values())) > 1
+            found += [f"{name} {done[run]}={run}" if name and methods else f"{name}{equals}{run}" for run in done]
     return found
 
 
@@ -295,8 +337,9 @@ def _record(entry: Mapping[str, Any]) -> Record:
     job = entry["job"]
     if entry["status"] not in get_args(Status):
         raise ValueError(f"the status {entry['status']!r} is unknown")
+    method = str(job.get("method", ""))
     return Record(
-        Job(str(job["name"]), str(job["preset"]), dict(job["settings"]), job["algo"], job["protocol"]),
+        Job(str(job["name"]), str(job["preset"]), dict(job["settings"]), job["algo"], job["protocol"], method),
         cast("Status", entry["status"]),
         str(entry["error"]),
         float(entry["seconds"]),

@@ -21,13 +21,11 @@ from types import TracebackType
 from typing import IO, Self
 
 from rollmill.campaigns.follow import RunFollower
-from rollmill.campaigns.jobs import Campaign, CampaignError, Job, Record, Status, refused_files
-from rollmill.regimes.steps_done import saved_steps
+from rollmill.campaigns.jobs import Campaign, CampaignError, Job, Record, Status, has_checkpoint, refused_files
 from rollmill.runtime import sweep
 from rollmill.runtime.affinity import usable_cpus
 from rollmill.runtime.signed_files import signed
 from rollmill.runtime.watchdog import Watchdog
-from rollmill.settings.run_config import CONFIG_FILE, load_config
 
 _EXIT_INTERRUPTED = 130
 # A run ends within ten seconds of a request.
@@ -194,7 +192,7 @@ class RunQueue:
     def _words(self, job: Job) -> list[str]:
         """The command that starts or resumes the run."""
         run_dir = self._campaign.run_dir(job.name)
-        if _can_be_resumed(run_dir):
+        if has_checkpoint(run_dir):
             return ["train", "--resume", "--run-dir", str(run_dir), "--quiet"]
         if run_dir.exists():
             shutil.rmtree(run_dir)  # It was killed before its first checkpoint, and begins again.
@@ -235,12 +233,6 @@ def shares_of(cpus: Sequence[int], jobs: int) -> list[tuple[int, ...]]:
     if jobs > count:
         return [(cpus[job % count],) for job in range(jobs)]
     return [tuple(cpus[job * count // jobs : (job + 1) * count // jobs]) for job in range(jobs)]
-
-
-def _can_be_resumed(run_dir: Path) -> bool:
-    if not (run_dir / CONFIG_FILE).exists():
-        return False
-    return saved_steps(load_config(run_dir).population.folders(run_dir)) is not None
 
 
 @contextlib.contextmanager

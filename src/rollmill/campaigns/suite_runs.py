@@ -84,6 +84,7 @@ class SuiteResult:
 
 def suite(
     name: str | Sequence[str],
+    /,
     *,
     algo: str | None = None,
     protocol: str | None = None,
@@ -128,11 +129,7 @@ def suite(
     planned = _planned(found, algo, protocol, seeds or found.seeds or 1, overrides)
     folder = Path(output) if output is not None else Path("runs") / job_name(f"suite_{found.name}")
     with open_campaign(folder, "suite", {"suite": found.name}) as campaign:
-        campaign.add(run.job for run in planned)
-        if retry_failed:
-            for run in planned:
-                if campaign.records[run.job.name].status == "failed":
-                    campaign.update(run.job.name, status="waiting", error="")
+        campaign.add((run.job for run in planned), retry_failed=retry_failed)
         source = _Runs(campaign, planned)
         is_complete = run_all(campaign, source, jobs=jobs, title=f"rollmill suite {found.name}", quiet=quiet)
         records = tuple(campaign.records[run.job.name] for run in planned)
@@ -204,6 +201,10 @@ def _planned(
     """The runs: for each seed all environments, so that an interrupted suite has comparable ones."""
     shape = Config(env=EnvConfig(name="any"))
     given = full_keys(shape, overrides)
+    if "env.name" in given:
+        raise CampaignError(
+            f"env.name={given['env.name']}: a suite says what is trained; name environments of it with envs (--envs)."
+        )
     configured: list[tuple[Method, str, str, str | None, str | None, Config, dict[str, Any]]] = []
     for method in suite.methods:
         chosen_algo, chosen_protocol = algo or method.algo, protocol or method.protocol
@@ -221,7 +222,7 @@ def _planned(
         for method, label, env, chosen_algo, chosen_protocol, config, settings in configured:
             seed = config.seed + place
             name = job_name(env, method.name, f"seed_{seed}")
-            job = Job(name, env, {**settings, "seed": seed}, chosen_algo, chosen_protocol)
+            job = Job(name, env, {**settings, "seed": seed}, chosen_algo, chosen_protocol, label)
             planned.append(_PlannedRun(job, label, config.total_steps))
     names = [run.job.name for run in planned]
     if twice := [name for name in names if names.count(name) > 1]:

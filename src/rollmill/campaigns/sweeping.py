@@ -114,7 +114,8 @@ def sweep(
         "sampler": sampler,
         "pruner": pruner,
     }
-    with open_campaign(folder, "sweep", definition, may_change=("metric", "direction")) as campaign:
+    may_correct = ("settings", "start") if retry_failed else ()
+    with open_campaign(folder, "sweep", definition, ("metric", "direction"), may_correct) as campaign:
         if campaign.is_changed:
             done = [name for name, record in campaign.records.items() if record.status == "done"]
             check_has_metric([campaign.run_dir(name) for name in done], metric)

@@ -146,13 +146,26 @@ def _dispatch(argv: list[str]) -> int:
     if "preset" in settings:
         raise OptionError(f"--preset {settings['preset']}: the preset is not a setting; give its name without --preset")
     try:
+        if settings:
+            _check_names(settings)
         return command.run(arguments, settings)
     except UnknownSettingError as error:
         option = "--" + error.given.replace("_", "-")
-        close = difflib.get_close_matches(option, command.options, n=1, cutoff=0.8)
-        if error.has_advice or not close:
+        close = [name for name in command.options if name.startswith(f"{option}-")]
+        if not close and not error.has_advice:
+            close = difflib.get_close_matches(option, command.options, n=1, cutoff=0.8)
+        if not close:
             raise
         raise OptionError(f"{argv[0]} has no option and no setting {option}; did you mean {close[0]}?") from None
+
+
+def _check_names(settings: Mapping[str, object]) -> None:
+    """Raise for a name that is no setting: the commands' functions have arguments beside settings."""
+    from rollmill.envs.config import EnvConfig
+    from rollmill.settings.config import Config
+    from rollmill.settings.options import full_keys
+
+    full_keys(Config(env=EnvConfig(name="any")), settings)
 
 
 def _unknown_option(command: Command, given: str) -> str:

@@ -130,7 +130,6 @@ def _find_resumed(arguments: argparse.Namespace) -> None:
 def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: Ranks) -> dict[str, Any]:
     """The settings with which ``train --tune`` trains."""
     from rollmill.settings.run_config import refuse_a_run_in
-    from rollmill.tuning.settings import under
     from rollmill.tuning.tune import tune
 
     if arguments.resume:
@@ -144,8 +143,6 @@ def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: R
         raise OptionError("--tune needs a preset: name what to train")
     if arguments.run_dir is not None:
         refuse_a_run_in(arguments.run_dir)  # Before a minute of tuning.
-    # Raises for a key that is not a setting, which could be the name of an argument of tune().
-    overrides = under({}, overrides)
     tuning = tune(
         arguments.preset,
         algo=arguments.algo,
