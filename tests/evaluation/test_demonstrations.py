@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from rollmill.envs.errors import UnknownEnvironment
 from rollmill.evaluation import episode_length
 from rollmill.evaluation.demonstrations import DemonstrationError, read_dataset, record
 from rollmill.evaluation.episode_length import EndlessEpisodeError
+from rollmill.extras import MissingPackageError
 from rollmill.runtime.seeds import int_seed
 
 pytest.importorskip("minari")
@@ -151,6 +153,56 @@ def test_a_dataset_is_written_whole_or_not_at_all(
         with pytest.raises(told, match=r"No space left|^$"):
             record(run.dir, name, episodes=1)
     assert record(run.dir, name, episodes=1).folder.exists()
+
+
+def test_a_folder_that_is_no_dataset_is_refused_and_stays(run: rollmill.Run) -> None:
+    folder = record(run.dir, "cartpole/beside-v0", episodes=1).folder.with_name("mine-v0")
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(DemonstrationError, match="mine-v0 exists and is no dataset"):
+        record(run.dir, "cartpole/mine-v0", episodes=1)
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_name_that_is_taken_while_episodes_are_played_stays_with_the_other(run: rollmill.Run) -> None:
+    def take(done: int, last: float) -> None:
+        if done == 1:
+            record(run.dir, "cartpole/raced-v0", episodes=1, seed=7)
+
+    with pytest.raises(DemonstrationError, match=r"raced-v0' cannot be written to .*not empty"):
+        record(run.dir, "cartpole/raced-v0", episodes=2, progress=take)
+    dataset = read_dataset("cartpole/raced-v0")
+    assert len(list(dataset.iterate_episodes())) == 1
+    root = dataset.storage.data_path.parents[2]
+    assert [path.name for path in root.iterdir() if path.name.startswith(".")] == []
+
+
+class Slashed(Reusing):
+    """Its observations have names that are paths."""
+
+    observation_space = gymnasium.spaces.Dict({"arm": gymnasium.spaces.Dict({"a/b": Reusing.observation_space})})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return {"arm": {"a/b": super().reset(seed=seed)[0]}}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen, *rest = super().step(action)
+        return {"arm": {"a/b": seen}}, *rest
+
+
+def test_names_that_a_dataset_cannot_have_are_refused(tmp_path: Path) -> None:
+    run = rollmill.train(Slashed, run_dir=tmp_path / "run", quiet=True, **SMALL)
+    with pytest.raises(DemonstrationError, match="an entry 'a/b', but datasets of Minari have no '/' in names"):
+        record(run.dir, "cartpole/slashed-v0", episodes=1)
+
+
+def test_the_package_that_writes_is_needed_before_anything_is_played(
+    run: rollmill.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("rollmill.extras.find_spec", lambda name: None if name == "h5py" else find(name))
+    with pytest.raises(MissingPackageError, match=r"needs h5py.*minari"):
+        record(run.dir, "cartpole/unwritten-v0", episodes=1, progress=lambda *_: pytest.fail("it was played"))
 
 
 class Broken(Reusing):

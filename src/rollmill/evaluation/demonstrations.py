@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
-import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 
 from rollmill.envs.agent_apis import is_multi_agent
 from rollmill.envs.errors import MissingExtra
@@ -21,8 +23,11 @@ from rollmill.evaluation.agent import Agent, load
 from rollmill.evaluation.episode_length import check_length
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, require_trusted
 from rollmill.evaluation.tasks import task_index
-from rollmill.extras import install_command
+from rollmill.extras import check_extra, install_command
 from rollmill.runtime.seeds import int_seed
+
+# Where Minari keeps datasets.
+_VARIABLE = "MINARI_DATASETS_PATH"
 
 
 class DemonstrationError(ValueError):
@@ -81,7 +86,7 @@ def read_dataset(name: str) -> Any:
 
 
 def _folder() -> Path:
-    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+    return Path(os.environ.get(_VARIABLE) or Path.home() / ".minari" / "datasets")
 
 
 def record(
@@ -118,6 +123,7 @@ def record(
     Raises:
         DemonstrationError: The name is taken, Minari does not accept it, or the environment has several agents.
         MissingExtra: Minari is not installed.
+        MissingPackageError: h5py is not installed, with which it writes.
         NoRunError: There is no such run or checkpoint.
         UntrustedError: The directory names such code, without ``trust``.
         UnknownEnvironment: The environment exists only as a native vector environment.
@@ -139,6 +145,9 @@ def record(
             f"there is a dataset {name!r} already, in {_folder() / name}: choose another name, or remove it "
             f"(minari delete {name})"
         )
+    if (_folder() / name).exists():
+        raise DemonstrationError(f"{_folder() / name} exists and is no dataset: choose another name, or remove it")
+    check_extra("minari", "writing episodes")  # Minari itself asks for h5py only at the end.
     agent = load(run_dir, checkpoint, device, seed=seed, trust=trust, policy=policy, task=task)
     snapshot = agent.snapshot
     require_trusted(folder_of_policy(run_dir, policy), snapshot, trust=trust)
@@ -153,6 +162,8 @@ def record(
     try:
         if is_multi_agent(played):
             raise DemonstrationError(f"{env.name} has several agents: a dataset holds the episodes of one")
+        for space in (played.observation_space, played.action_space):
+            _check_names(space, env.name)
         unlimited = env.name if env.max_episode_steps is None else None
         buffers = list(_play(agent, played, episodes, seed, deterministic, progress, unlimited))
         _write(library, name, buffers, played, snapshot)
@@ -163,27 +174,63 @@ def record(
 
 
 def _write(library: Any, name: str, buffers: list[Any], played: Any, snapshot: Snapshot) -> None:
-    """Write the dataset, whole or not at all."""
+    """Write the dataset, whole or not at all, and never over anything.
+
+    It is written aside and takes its name at the end, which fails if another process has taken the name meanwhile.
+    Minari ignores folders whose names begin with a dot, which a killed process may leave.
+    """
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.namespace import create_namespace, list_local_namespaces
+
     try:
-        with warnings.catch_warnings():
-            # About what the dataset does not name: an environment for evaluations, an author, code.
-            warnings.simplefilter("ignore", UserWarning)
-            library.create_dataset_from_buffers(
-                dataset_id=name,
-                buffer=buffers,
-                observation_space=played.observation_space,
-                action_space=played.action_space,
-                algorithm_name=snapshot.algorithm.algorithm,
-                description=f"{snapshot.env.name}, played by {snapshot.checkpoint.name} of a run of Rollmill.",
-                # JPEG would change the pixels that a run is to learn from.
-                jpeg_encoding=False,
+        _folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".rollmill-", dir=_folder()) as aside:
+            with warnings.catch_warnings(), _datasets_in(Path(aside)):
+                # About what the dataset does not name: an environment for evaluations, an author, code.
+                warnings.simplefilter("ignore", UserWarning)
+                library.create_dataset_from_buffers(
+                    dataset_id=name,
+                    buffer=buffers,
+                    observation_space=played.observation_space,
+                    action_space=played.action_space,
+                    algorithm_name=snapshot.algorithm.algorithm,
+                    description=f"{snapshot.env.name}, played by {snapshot.checkpoint.name} of a run of Rollmill.",
+                    # JPEG would change the pixels that a run is to learn from.
+                    jpeg_encoding=False,
+                )
+            (_folder() / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(aside) / name).rename(_folder() / name)
+        namespace = parse_dataset_id(name)[0]
+        if namespace not in list_local_namespaces():
+            create_namespace(namespace)
+    except (OSError, ValueError) as error:
+        raise DemonstrationError(f"the dataset {name!r} cannot be written to {_folder()} ({error})") from error
+
+
+@contextlib.contextmanager
+def _datasets_in(folder: Path) -> Iterator[None]:
+    """Let Minari keep datasets in this folder."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
+
+
+def _check_names(space: Any, env: str) -> None:
+    """Raise for entries that the file of a dataset cannot name."""
+    for name, entry in space.items() if isinstance(space, spaces.Dict) else ():
+        if "/" in name:
+            raise DemonstrationError(
+                f"{env} has an entry {name!r}, but datasets of Minari have no '/' in names: rename it in a wrapper"
             )
-    except BaseException as error:
-        # It was not there before, and half of a dataset would keep its name.
-        shutil.rmtree(_folder() / name, ignore_errors=True)
-        if isinstance(error, OSError | ValueError):
-            raise DemonstrationError(f"the dataset {name!r} cannot be written to {_folder()} ({error})") from error
-        raise
+        _check_names(entry, env)
+    for entry in space.spaces if isinstance(space, spaces.Tuple) else ():
+        _check_names(entry, env)
 
 
 def _play(

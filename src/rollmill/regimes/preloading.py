@@ -72,7 +72,10 @@ def read_stream(name: str, config: Config, spec: EnvSpec) -> Stream:
         if recorded != own:
             raise ConfigError(f"replay.preload={name}: its {what} are of {recorded}, those of {spec.name} of {own}")
     codec, actions = ObservationCodec(spaces.observation), ActionCodec(spec.action, "scale")
-    parts = [_steps_of(episode, codec, actions, spec) for episode in dataset.iterate_episodes()]
+    try:
+        parts = [_steps_of(episode, codec, actions, spec) for episode in dataset.iterate_episodes()]
+    except (KeyError, OSError) as error:
+        raise ConfigError(f"replay.preload={name}: the dataset cannot be read ({error!r})") from error
     if not parts:
         raise ConfigError(f"replay.preload={name}: the dataset has no episodes")
     return Stream(_joined([part.fields for part in parts]), _joined([part.observation for part in parts]))
