@@ -14,6 +14,8 @@ from tests.evaluation.hub_server import Hub, hub
 
 import rollmill
 from rollmill.evaluation.hub import HubError, fetch, push
+from rollmill.extras import MissingPackageError
+from rollmill.runtime.signed_files import UntrustedError
 from rollmill.storage.checkpoint_file import load_checkpoint
 
 pytest.importorskip("huggingface_hub")
@@ -66,6 +68,39 @@ def test_neither_optimisers_nor_states_of_environments_are_published(run: rollmi
     push(run.dir, "me/agent", episodes=1, video=False)
     (file,) = (fetch("hf://me/agent@main") / "checkpoints").iterdir()
     assert set(load_checkpoint(file)) == {"model", "counters"}
+
+
+def test_what_would_be_published_can_be_looked_at(
+    run: rollmill.Run, server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    found = push(run.dir, "me/agent", episodes=1, video=False, to_folder=tmp_path / "a" / "look")
+    assert found.url == str(tmp_path / "a" / "look")
+    assert not server.created
+    files = {path.name for path in (tmp_path / "a" / "look").iterdir()}
+    assert files == {"README.md", "checkpoints", "config.json", "results.json", "spaces.json"}
+    assert "tracking" not in json.loads((tmp_path / "a" / "look" / "config.json").read_text())
+    assert rollmill.load(tmp_path / "a" / "look").snapshot.agent_steps == run.agent_steps
+    with pytest.raises(HubError, match=r"look cannot be made \(File exists\): give a new one"):
+        push(run.dir, "me/agent", episodes=1, video=False, to_folder=tmp_path / "a" / "look")
+
+
+def test_nothing_is_made_for_an_agent_that_cannot_be_evaluated(
+    run: rollmill.Run, server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("rollmill.extras.find_spec", lambda name: None)
+        with pytest.raises(MissingPackageError, match="a video needs"):
+            push(run.dir, "me/agent", episodes=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("rollmill.evaluation.hub.require_trusted", refuse)
+        with pytest.raises(UntrustedError):
+            push(run.dir, "me/agent", episodes=1, video=False)
+    assert not server.created
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise UntrustedError("of somebody else")
 
 
 @pytest.mark.parametrize("name", ["agent", "me/agent/x", "", "me/../x", "me/a b"])

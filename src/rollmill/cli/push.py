@@ -22,6 +22,7 @@ def make_command() -> Command:
         run=run,
         examples=(
             "rollmill push runs/first me/cartpole-ppo",
+            "rollmill push runs/first me/cartpole-ppo --to-folder look",
             "rollmill push runs/first me/cartpole-ppo --checkpoint best --episodes 200 --private",
         ),
     )
@@ -30,6 +31,7 @@ def make_command() -> Command:
     command.option("--episodes", "episodes of the evaluation (default 100)", kind=count, default=100, metavar="N")
     command.option("--seed", "seed of the evaluation (default 0)", kind=natural, default=0, metavar="S")
     command.flag("--no-video", "do not film an episode")
+    command.option("--to-folder", "write what would be published to a new folder, and publish nothing", metavar="DIR")
     command.flag("--private", "make a new repository visible to its owner alone")
     command.add_json()
     add_playing(command)
@@ -55,6 +57,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
             device=arguments.device,
             video=not arguments.no_video,
             private=arguments.private,
+            to_folder=arguments.to_folder,
             trust=arguments.trust,
         )
     if arguments.json:

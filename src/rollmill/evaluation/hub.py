@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmill.envs.errors import MissingExtra
 from rollmill.evaluation.evaluate import EvaluationResult, evaluate
 from rollmill.evaluation.model_card import CardFacts, model_card
+from rollmill.evaluation.published import published_command, published_settings
 from rollmill.evaluation.saved_spaces import SPACES_FILE
-from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot
-from rollmill.extras import install_command
+from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
+from rollmill.extras import check_extra, install_command
 from rollmill.models.device import resolve_device
 from rollmill.runtime.run_log import last_lines
 from rollmill.runtime.signed_files import read_signed
@@ -38,7 +39,7 @@ class Published(NamedTuple):
 
     Attributes:
         name: ``USER/NAME``.
-        url: Of its page.
+        url: Of its page; the folder, if it was written to one instead.
         result: The evaluation that its card tells.
     """
 
@@ -85,7 +86,7 @@ def write_folder(folder: Path, name: str, run_dir: Path, snapshot: Snapshot, res
         snapshot: Its network.
         result: The evaluation of this network.
     """
-    saved, _ = read_signed(run_dir / "config.json")
+    saved = published_settings(read_signed(run_dir / "config.json")[0])
     (folder / "config.json").write_text(json.dumps(saved, indent=2) + "\n")
     if (run_dir / SPACES_FILE).is_file():
         shutil.copyfile(run_dir / SPACES_FILE, folder / SPACES_FILE)
@@ -105,13 +106,13 @@ def _facts(
     told = last_lines(run_dir, ("versions", "command", "settings that differ from the defaults"))
     # A value may contain a comma, too.
     differing = re.split(r", (?=[\w.]+=)", told.get("settings that differ from the defaults", ""))
-    settings = dict(part.partition("=")[::2] for part in differing if "=" in part)
+    settings = published_settings(dict(part.partition("=")[::2] for part in differing if "=" in part))
     return CardFacts(
         name=name,
         algorithm=snapshot.algorithm.algorithm,
         regime=str(saved.get("regime", "")),
         result=result,
-        command=told.get("command", "").rpartition(" (in ")[0],
+        command=published_command(told.get("command", "").rpartition(" (in ")[0]),
         versions=told.get("versions", ""),
         settings=dict(list(settings.items())[:_MOST_SETTINGS]),
         has_video=has_video,
@@ -130,9 +131,12 @@ def push(
     device: str = "cpu",
     video: bool = True,
     private: bool = False,
+    to_folder: Path | str | None = None,
     trust: bool = False,
 ) -> Published:
     """Publish a run's agent on the Hugging Face Hub, with a card that tells how good it is.
+
+    Settings of trackers, logins in addresses and folders of this machine in the command are left out.
 
     Log in first (``hf auth login``, or the environment variable ``HF_TOKEN``).
 
@@ -147,27 +151,35 @@ def push(
         device: Device of the network in the evaluation and the video.
         video: Whether to film an episode.
         private: Whether a new repository is visible to its owner alone.
+        to_folder: A new folder to write what would be published to; nothing is published then, and no login is needed.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
 
     Raises:
-        HubError: The name is none, or the Hub refuses it.
+        HubError: The name is none, the Hub refuses it, or the folder exists or cannot be made.
         MissingExtra: huggingface_hub is not installed.
         NoRunError: There is no such run or checkpoint.
+        MissingPackageError: The packages that write videos are not installed.
         UntrustedError: The directory names such code, without ``trust``.
         DeviceError: This machine has no such device.
     """
-    library = _library()
     check_name(name)
     resolve_device(device)
     source = folder_of_policy(run_dir, policy)
     snapshot = read_snapshot(source, checkpoint)
-    api = library.HfApi(endpoint=_endpoint())
-    # First, because the evaluation takes time: whether one is logged in, and the name is one that the Hub takes.
-    with _refusals(name):
-        api.whoami()  # The next call accepts an old repository even without a login.
-        api.create_repo(name, private=private, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="rollmill-push-") as made:
-        folder = Path(made)
+    require_trusted(source, snapshot, trust=trust)
+    if video:
+        check_extra("video", "a video")
+    if to_folder is None:
+        api = _library().HfApi(endpoint=_endpoint())
+        # First, because the evaluation takes time: whether one is logged in, and the name is one that the Hub takes.
+        with _refusals(name):
+            api.whoami()  # The next call accepts an old repository even without a login.
+            api.create_repo(name, private=private, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        if to_folder is None:
+            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="rollmill-push-")))
+        else:
+            folder = _made(Path(to_folder))
         result = evaluate(
             source,
             episodes=episodes,
@@ -179,6 +191,8 @@ def push(
             trust=trust,
         )
         write_folder(folder, name, source, snapshot, result)
+        if to_folder is not None:
+            return Published(name, str(folder), result)
         with _refusals(name):
             api.upload_folder(
                 repo_id=name,
@@ -190,7 +204,15 @@ def push(
     return Published(name, f"{api.endpoint}/{name}", result)
 
 
-@contextmanager
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise HubError(f"the folder {folder} cannot be made ({error.strerror}): give a new one") from error
+    return folder
+
+
+@contextlib.contextmanager
 def _refusals(name: str) -> Iterator[None]:
     """Turn the exceptions of the Hub's client, and those of a missing network, into :class:`HubError`."""
     try:
