@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from rollmill.envs.errors import MissingExtra
@@ -184,3 +185,27 @@ def test_an_operation_that_onnx_lacks_is_an_error() -> None:
     assert to_torch(graph, METADATA)
     with pytest.raises(ExportError, match=r"the network \(Inverting\) has an operation that torch.onnx does not"):
         to_onnx(graph, METADATA)
+
+
+def test_entries_may_have_names_that_the_graph_uses_inside() -> None:
+    onnx = pytest.importorskip("onnx")
+    box = spaces.Box(-1, 1, (3,), np.float32)
+
+    def exported(*names: str) -> tuple[AgentGraph, bytes]:
+        graph = AgentGraph(make_agent(Case(spaces.Dict(dict.fromkeys(names, box)), spaces.Discrete(3))))
+        return graph, to_onnx(graph, METADATA)
+
+    plain = onnx.load_from_string(exported("a", "b", "c")[1]).graph
+    inner = [plain.initializer[0].name, plain.node[0].output[0]]
+    graph, content = exported(*inner, "linear")
+    onnx.checker.check_model(onnx.load_from_string(content))
+    assert [port.name for port in graph.inputs] == [item.name for item in onnx.load_from_string(content).graph.input]
+    if (run := run_onnx(content)) is not None:
+        seen = {name: np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32) for name in (*inner, "linear")}
+        np.testing.assert_array_equal(run(seen)["action"], run_module(graph)(seen)["action"])
+
+
+def test_a_file_that_onnxruntime_does_not_read_is_an_error() -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ExportError, match="onnxruntime does not read the file"):
+        run_onnx(b"nothing")

@@ -8,10 +8,11 @@ process has written.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
@@ -67,6 +68,7 @@ def to_onnx(graph: AgentGraph, metadata: Mapping[str, Any]) -> bytes:
         for node in made.model.graph:  # notes of the exporter on each operation, larger than small networks
             node.metadata_props.clear()
             node.doc_string = None
+        _rename_inner(made.model.graph, {port.name for port in (*graph.inputs, *graph.outputs)})
         made.model.metadata_props[METADATA] = json.dumps(metadata)
         return bytes(made.model_proto.SerializeToString())
     except Exception as error:
@@ -74,6 +76,21 @@ def to_onnx(graph: AgentGraph, metadata: Mapping[str, Any]) -> bytes:
             f"{_network(graph)} has an operation that torch.onnx does not translate ({_first_line(error)}): use "
             "--format torch, or another operation"
         ) from error
+
+
+def _rename_inner(graph: Any, taken: Set[str]) -> None:
+    """Rename values inside of a graph that have the name of an input or output, such as ``linear``.
+
+    The exporter renames inputs and outputs only, without looking at the other values.
+    """
+    ends = {id(value) for value in (*graph.inputs, *graph.outputs)}
+    inner = [*graph.initializers.values(), *(value for node in graph.all_nodes() for value in node.outputs)]
+    used = {value.name for value in inner} | taken
+    for value in inner:
+        if value.name in taken and id(value) not in ends:
+            number = next(number for number in itertools.count() if f"{value.name}.{number}" not in used)
+            value.name = f"{value.name}.{number}"
+            used.add(value.name)
 
 
 def to_torch(graph: AgentGraph, metadata: Mapping[str, Any]) -> bytes:
@@ -107,7 +124,11 @@ def weights_of(graph: AgentGraph) -> dict[str, Tensor]:
 
 
 def run_onnx(content: bytes) -> Run | None:
-    """Return what runs an ONNX file; None where onnxruntime is not installed."""
+    """Return what runs an ONNX file; None where onnxruntime is not installed.
+
+    Raises:
+        ExportError: It is not a model that onnxruntime reads.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -115,7 +136,10 @@ def run_onnx(content: bytes) -> Run | None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # Its classes derive from Exception alone.
+        raise ExportError(f"onnxruntime does not read the file that was written ({_first_line(error)})") from error
     names = [output.name for output in session.get_outputs()]
     return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
