@@ -43,6 +43,9 @@ def test_names_and_literal_arguments(text: str, calls: tuple[WrapperCall, ...]) 
         "3",
         "'A'",
         "A),(B",
+        "A(x={[]: 1})",
+        "A(x=1, x=2)",
+        "A(x=" + "-" * 100_000 + "1)",
         "\0",
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 import rollmill
 from rollmill.envs.config import EnvConfig
-from rollmill.envs.errors import UnknownEnvironment
+from rollmill.envs.errors import EnvironmentFailure, UnknownEnvironment
 from rollmill.envs.factory import make_env, make_group, probe
 from rollmill.envs.trust import named_code
 from rollmill.envs.views import own_views
@@ -79,6 +79,20 @@ def test_wrappers_that_no_run_can_have(wrappers: str, message: str) -> None:
 def test_wrong_arguments_are_the_environment_s_failure() -> None:
     with pytest.raises(Exception, match="stack_sizes"):
         probe(config("FrameStackObservation(stack_sizes=3)"))
+
+
+def test_missing_arguments_are_told_as_those_of_the_wrapper() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"RecordVideo raised TypeError around .*given as RecordVideo\(NAME"):
+        probe(config("RecordVideo"))
+
+
+def test_a_wrapper_may_need_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'array_api_compat'")
+
+    monkeypatch.setattr(gymnasium.wrappers, "__getattr__", missing)
+    with pytest.raises(ConfigError, match=r"LoadedLater needs a package that is missing .*array_api_compat"):
+        probe(config("LoadedLater"))
 
 
 def test_native_vector_environments_are_made_in_python_or_refused() -> None:

@@ -45,7 +45,7 @@ def parse_wrappers(text: str) -> tuple[WrapperCall, ...]:
         return ()
     try:
         body = ast.parse(f"({text},)", mode="eval").body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         body = None
     if not isinstance(body, ast.Tuple):
         raise ConfigError(f"env.wrappers={text!r} cannot be read: give names separated by commas, {EXAMPLE}.")
@@ -57,15 +57,16 @@ def _read(node: ast.expr, text: str) -> WrapperCall:
     if isinstance(node, ast.Call):
         called, args, keywords = node.func, node.args, node.keywords
     name = _dotted(called)
+    given = [keyword.arg for keyword in keywords]
     try:
-        if name is None or any(keyword.arg is None for keyword in keywords):
+        if name is None or None in given or len(given) > len(set(given)):
             raise ValueError
         return WrapperCall(
             name,
             tuple(ast.literal_eval(arg) for arg in args),
             {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords},
         )
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         raise ConfigError(
             f"env.wrappers={text!r}: {ast.unparse(node)} is not a wrapper with literal arguments; {EXAMPLE}. For "
             "functions as arguments, write a wrapper of your own."

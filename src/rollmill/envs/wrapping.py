@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import gymnasium
 
-from rollmill.envs.errors import UnknownEnvironment
+from rollmill.envs.errors import EnvironmentFailure, UnknownEnvironment
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.wrapper_calls import EXAMPLE, WrapperCall
 from rollmill.settings.value_checks import ConfigError
@@ -34,7 +34,7 @@ def wrapped(make: Callable[[], Any], calls: Sequence[WrapperCall], name: str) ->
         name: The environment's name, for messages.
 
     Raises:
-        ConfigError: A wrapper does not exist, or environments must not have it.
+        ConfigError: A wrapper does not exist, needs a missing package, or environments must not have it.
     """
     kinds = [_find(call) for call in calls]
 
@@ -46,7 +46,13 @@ def wrapped(make: Callable[[], Any], calls: Sequence[WrapperCall], name: str) ->
                 "leave env.wrappers out, and wrap it where it is made"
             )
         for kind, call in zip(kinds, calls, strict=True):
-            env = kind(env, *call.args, **call.kwargs)
+            try:
+                env = kind(env, *call.args, **call.kwargs)
+            except TypeError as error:
+                raise EnvironmentFailure(
+                    f"env.wrappers: {call.name} raised TypeError around {name}: {error}; arguments of a wrapper are "
+                    f"given as {call.name}(NAME=VALUE)"
+                ) from error
         return env
 
     return build
@@ -62,7 +68,10 @@ def _find(call: WrapperCall) -> Callable[..., Any]:
         if call.name in _REFUSED:
             raise ConfigError(f"env.wrappers: {call.name} cannot be used: {_REFUSED[call.name]}.")
         # Names are loaded on demand, and some of them need packages of their own.
-        found = getattr(gymnasium.wrappers, call.name, None)
+        try:
+            found = getattr(gymnasium.wrappers, call.name, None)
+        except ImportError as error:
+            raise ConfigError(f"env.wrappers: {call.name} needs a package that is missing ({error}).") from error
         known = [name for name in gymnasium.wrappers.__all__ if name[:1].isupper()]
     if not callable(found):
         near = difflib.get_close_matches(call.name, known, n=2, cutoff=0.5)
