@@ -6,11 +6,13 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from rollmill.api import make_config
 from rollmill.campaigns.jobs import CampaignError
 from rollmill.campaigns.space import Choices, Range
 from rollmill.campaigns.study import Trial
@@ -84,6 +86,18 @@ def test_the_command_gives_the_settings_that_were_tried(result: SweepResult) -> 
         "model.mlp_sizes": "64,64",
     }
     assert result.best_settings["model.mlp_sizes"] == [64, 64]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 1, 1.0, 0.1, 1e-5, "1", "true", "null", "human", "a b", '"q"', "--x", [1], [], [1, [2]], {}],
+)
+def test_the_command_gives_arguments_of_the_environment_as_they_were(value: Any, result: SweepResult) -> None:
+    words = shlex.split(replace(result, fixed={"env.kwargs.x": value}).command)
+    given = parse_overrides(split_overrides(words[3:], {"--algo": True})[1])
+    config = make_config("gym/CartPole-v1", {"env.kwargs.x": given["env.kwargs.x"]})
+    found = config.env.kwargs["x"]
+    assert (found, type(found)) == (value, type(value))
 
 
 def test_the_result_in_sentences_and_figures(result: SweepResult) -> None:

@@ -10,7 +10,9 @@ from typing import Any, Final, cast
 
 from rollmill.campaigns.space import Dimension
 from rollmill.campaigns.study import Trial
-from rollmill.settings.option_values import format_value
+from rollmill.settings.config import Config
+from rollmill.settings.option_values import format_untyped, format_value
+from rollmill.settings.options import is_entry
 
 # Above it, six digits would have less than one decimal, or an exponent.
 _LARGE: Final = 1e5
@@ -85,7 +87,10 @@ class SweepResult:
         for name, chosen in (("algo", self.algo), ("protocol", self.protocol)):
             words += [] if chosen is None else [f"--{name}", chosen]
         for key, value in self.best_settings.items():
-            text = format_value(tuple(value) if isinstance(value, list) else value)
+            if is_entry(Config, key):
+                text = format_untyped(value)
+            else:
+                text = format_value(tuple(value) if isinstance(value, list) else value)
             option = f"--{key.replace('_', '-')}"
             words += [f"{option}={text}"] if text.startswith("--") else [option, text]
         return shlex.join(words)

@@ -320,6 +320,16 @@ def type_name(annotation: object) -> str:
     return names.get(kind, getattr(kind, "__name__", str(kind)))
 
 
+def format_untyped(value: object) -> str:
+    """Format an entry of a mapping, which may be any JSON value, as it is written on the command line."""
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except json.JSONDecodeError:
+            return value
+    return json.dumps(value)
+
+
 def format_value(value: object) -> str:
     """Format a value as it is written on the command line."""
     if value is None or isinstance(value, bool):

@@ -180,6 +180,11 @@ def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[s
     return {_resolve(type(config), key, value): value for key, value in values.items()}
 
 
+def is_entry(cls: type[DataclassInstance], key: str) -> bool:
+    """Whether a complete key sets an entry of a mapping, which may be any JSON value."""
+    return _mapping_above(cls, key) is not None
+
+
 def annotation_of(config: DataclassInstance, key: str) -> object:
     """The annotation of a setting that a configuration has.
 
