@@ -68,20 +68,20 @@ def test_installed_modules_go_first_in_every_process_of_a_run(tmp_path: Path) ->
     ("command", "is_searched"),
     [
         ("envs gym", False),
-        ("train gym/CartPole-v1 --no-such-setting 1", False),
-        ("train atari/pong --no-such-setting 1", False),
+        ("train gym/CartPole-v1 --num-envs few", False),
+        ("train atari/pong --num-envs few", False),
         ("train gym/CartPole-v1 --settings plain.json --quiet", False),
         ("plot run", False),
         ("report run", False),
         ("train of_nobody:Env", True),
-        ("train gym/CartPole-v1 --env.wrappers of_nobody.Wrapper --no-such-setting 1", True),
+        ("train gym/CartPole-v1 --env.wrappers of_nobody.Wrapper --num-envs few", True),
         ("tournament random random --env of_nobody:Env", True),
         ("tournament random random --env gym/CartPole-v1", False),
         ("train gym/of_nobody:Env-v0", True),
         ("train gym/CartPole-v1 --import of_nobody", True),
         ("train gym/CartPole-v1 --env.imports of_nobody", True),
         ("train gym/CartPole-v1 --imports of_nobody", True),
-        ("train gym/CartPole-v1 --env.kwargs.a of_nobody:a --no-such-setting 1", True),
+        ("train gym/CartPole-v1 --env.kwargs.a of_nobody:a --num-envs few", True),
         ("train of_nobody:Env --help", True),
     ],
 )
@@ -106,7 +106,7 @@ def test_the_folder_is_searched_only_for_code_of_the_user(
 @pytest.mark.parametrize(
     "command",
     [
-        *("eval {}", "watch {} --video a.mp4", "train --resume --run-dir {} --no-such-setting 1"),
+        *("eval {}", "watch {} --video a.mp4", "train --resume --run-dir {} --num-envs few"),
         *("tournament random {}", "tournament {}/checkpoints/best.pt random"),
     ],
 )

@@ -56,7 +56,7 @@ def test_pending_networks_are_played_in_their_order_and_the_best_is_kept(make_ru
         assert "checkpoint" not in record
     best = max(records, key=lambda record: record["mean_return"])
     header = read_header(run_dir / "checkpoints" / "best.pt")
-    assert header[1:] == (best["agent_steps"], best["mean_return"], "evaluation_return")
+    assert header[1:] == (best["agent_steps"], best["mean_return"], "evaluation_return", "mean return")
 
 
 def test_the_seed_decides_the_episodes(make_run: MakeRun) -> None:

@@ -43,7 +43,7 @@ def test_every_network_that_is_left_is_played(tmp_path: Path, regime: str) -> No
     ]
     best = max(records, key=lambda record: record["mean_return"])
     header = read_header(run.dir / "checkpoints" / "best.pt")
-    assert header == (1, best["agent_steps"], best["mean_return"], "evaluation_return")
+    assert header == (1, best["agent_steps"], best["mean_return"], "evaluation_return", "mean return")
     assert rollmill.load(run.dir, checkpoint="best").snapshot.agent_steps == best["agent_steps"]
     log = (run.dir / "run.log").read_text()
     assert log.count("evaluation at step ") == len(records)
