@@ -79,6 +79,9 @@ def test_a_run_that_failed_before_its_first_checkpoint_may_be_corrected(tmp_path
         write_run(campaign.run_dir("one"))
         campaign.add([corrected], retry_failed=True)
         assert campaign.records["one"].status == "waiting"
+        campaign.update("two", status="waiting", error="")  # Ended because others had failed.
+        campaign.add([replace(TWO, settings={"seed": 3})], retry_failed=True)
+        assert campaign.records["two"].job.settings == {"seed": 3}
         campaign.update("one", status="failed", error="later")
         with pytest.raises(CampaignError, match="total_steps is 200 there, now 100"):
             campaign.add([ONE], retry_failed=True)

@@ -117,7 +117,7 @@ def test_errors_come_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(CampaignError, match=r"the suite environments has no 'gym/Nothing'; it has gym/CartPole-v1"):
         suite(ENVS, envs=["gym/Nothing"], output=tmp_path / "s")
     with pytest.raises(CampaignError, match=r"env\.name=gym/Acrobot-v1: a suite says what is trained"):
-        suite(ENVS, output=tmp_path, name="gym/Acrobot-v1")
+        suite(ENVS, output=tmp_path, **{"env.name": "gym/Acrobot-v1"})
     with pytest.raises(CampaignError, match="envs is empty"):
         suite(ENVS, envs=[], output=tmp_path)
     with pytest.raises(ValueError, match="unknown setting 'lr'"):

@@ -90,7 +90,7 @@ def test_the_command_gives_the_settings_that_were_tried(result: SweepResult) -> 
 
 @pytest.mark.parametrize(
     "value",
-    [None, True, 1, 1.0, 0.1, 1e-5, "1", "true", "null", "human", "a b", '"q"', "--x", [1], [], [1, [2]], {}],
+    [None, True, 1, 1.0, 0.1, 1e-5, "1", "true", "null", "human", "None", "a b", '"q"', "--x", [1], [], [1, [2]], {}],
 )
 def test_the_command_gives_arguments_of_the_environment_as_they_were(value: Any, result: SweepResult) -> None:
     words = shlex.split(replace(result, fixed={"env.kwargs.x": value}).command)

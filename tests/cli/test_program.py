@@ -301,9 +301,7 @@ def test_a_failing_environment_shows_its_own_traceback(
     assert "rollmill/cli/" not in error
 
 
-@pytest.mark.parametrize(
-    "words", ["envs gym", "train gym/CartPole-v1 --help", "train of_nobody:Env --num-envs few"]
-)
+@pytest.mark.parametrize("words", ["envs gym", "train gym/CartPole-v1 --help", "train of_nobody:Env --num-envs few"])
 def test_a_program_that_calls_main_starts_interpreters_as_before(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     main(words.split())

@@ -177,6 +177,10 @@ def test_a_name_that_is_taken_while_episodes_are_played_stays_with_the_other(run
     assert [path.name for path in root.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_name_may_have_no_namespace(run: rollmill.Run) -> None:
+    assert record(run.dir, "alone-v0", episodes=1).folder.exists()
+
+
 class Slashed(Reusing):
     """Its observations have names that are paths."""
 

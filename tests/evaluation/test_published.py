@@ -17,8 +17,8 @@ def test_settings_of_trackers_and_logins_are_left_out() -> None:
         "seed": 1,
         "env": {"kwargs": {"server": "http://host:80/x", "names": ["https://host", 3]}},
     }
-    dotted = {"tracking.mlflow_uri": "http://host", "tracker": "mlflow", "env.kwargs.server": "a://b@c"}
-    assert published_settings(dotted) == {"tracker": "mlflow", "env.kwargs.server": "a://c"}
+    dotted = {"tracking.mlflow_uri": "http://host", "tracker": "mlflow", "env.kwargs.server": "a://b:p@ss@c"}
+    assert published_settings(dotted) == {"env.kwargs.server": "a://c"}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,14 @@ def test_settings_of_trackers_and_logins_are_left_out() -> None:
         ("rollmill train x --tracking.mlflow-uri=http://a:b@c --seed=3", "rollmill train x --seed=3"),
         ("rollmill train x --env.kwargs.data=/data/set/one", "rollmill train x --env.kwargs.data=one"),
         ("rollmill train x --env.kwargs.url http://a:b@c/d/e", "rollmill train x --env.kwargs.url http://c/d/e"),
+        (
+            "rollmill train --mlflow-uri http://host --wandb-entity=me x --tracker wandb --seed 3",
+            "rollmill train x --seed 3",
+        ),
+        ("rollmill train --tracking__project secret x --tags --seed 3", "rollmill train x --seed 3"),
+        ("rollmill train x --env.kwargs.url http://a:b/c@d/e", "rollmill train x --env.kwargs.url http://d/e"),
+        ("rollmill train file:///home/me/x.py --run-dir '/home/me/my project/a'", "rollmill train x.py --run-dir a"),
+        ("rollmill train ../secret/x.py --import ./own.py", "rollmill train x.py --import own.py"),
         ("rollmill train x --init-from runs/a/b", "rollmill train x --init-from runs/a/b"),
         ("rollmill train 'my env", ""),
         ("", ""),

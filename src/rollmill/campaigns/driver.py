@@ -86,7 +86,7 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
                     source.ended(record)
                     display.ended(record)
                     ends.append(record)
-                    _refuse_the_same_failures(ends)
+            _refuse_the_same_failures(ends)
             if time.monotonic() - followed_at < _FOLLOW_EVERY_S:
                 continue
             followed_at = time.monotonic()
@@ -102,7 +102,7 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
 def _refuse_the_same_failures(ends: Sequence[Record]) -> None:
     """Raise where nothing but one failure has come of the first runs: the others would fail as well."""
     errors = {record.error for record in ends}
-    if len(ends) == _SAME_FAILURES and errors != {""} and len(errors) == 1:
+    if len(ends) >= _SAME_FAILURES and errors != {""} and len(errors) == 1:
         raise CampaignError(
             f"the first {len(ends)} runs have failed in the same way: {errors.pop()}\nCorrect it, and repeat the "
             "command with --retry-failed (retry_failed=True)"

@@ -137,7 +137,8 @@ class Campaign:
 
         Args:
             jobs: The runs.
-            retry_failed: Whether failed ones wait again, with other settings if they have no checkpoint.
+            retry_failed: Whether failed ones wait again; they and waiting ones may have other settings if they have no
+                checkpoint.
 
         Raises:
             CampaignError: A run of this name was started with other settings.
@@ -148,7 +149,8 @@ class Campaign:
             if known is None:
                 self._records[job.name] = Record(job)
                 continue
-            is_retried = known.status == "failed" and retry_failed
+            # Of the runs that were ended because the first ones had failed, some wait.
+            is_retried = retry_failed and known.status in ("failed", "waiting")
             folder = self.run_dir(job.name)
             is_begun = has_checkpoint(folder) if is_retried else known.status != "waiting" or folder.exists()
             if known.job != job and is_begun:

@@ -84,7 +84,6 @@ class SuiteResult:
 
 def suite(
     name: str | Sequence[str],
-    /,
     *,
     algo: str | None = None,
     protocol: str | None = None,

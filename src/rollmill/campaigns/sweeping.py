@@ -150,7 +150,7 @@ def sweep(
                     file=sys.stderr,
                     flush=True,
                 )
-        source = _Trials(campaign, study, plan, trials=trials, seeds=seeds, metric=metric)
+        source = _Trials(campaign, study, plan, trials=trials, seeds=seeds, metric=metric, retry_failed=retry_failed)
         is_complete = run_all(campaign, source, jobs=jobs, title=f"rollmill sweep {name}", quiet=quiet)
         found = tuple(study.trials)
         start = next((trial for trial in found if trial.settings == plan.start), None)
@@ -267,7 +267,17 @@ def _describe_change(metric: str, direction: str, num_done: int) -> str:
 class _Trials:
     """The runs of a sweep, as the queue asks for them."""
 
-    def __init__(self, campaign: Campaign, study: Study, plan: _Plan, *, trials: int, seeds: int, metric: str) -> None:
+    def __init__(
+        self,
+        campaign: Campaign,
+        study: Study,
+        plan: _Plan,
+        *,
+        trials: int,
+        seeds: int,
+        metric: str,
+        retry_failed: bool = False,
+    ) -> None:
         self._campaign = campaign
         self._study = study
         self._plan = plan
@@ -278,7 +288,7 @@ class _Trials:
         self._queued: list[Job] = []
         self._trial_of: dict[str, Trial] = {}
         for trial in study.open_trials:  # Of a session that was interrupted.
-            self._begin(trial)
+            self._begin(trial, retry_failed=retry_failed)
 
     @property
     def total(self) -> int:
@@ -321,7 +331,7 @@ class _Trials:
         paths = (self._campaign.run_dir(trial_run_name(number, seed)) for seed in range(self._seeds))
         return tuple(path for path in paths if path.exists())
 
-    def _begin(self, trial: Trial) -> None:
+    def _begin(self, trial: Trial, *, retry_failed: bool = False) -> None:
         jobs = [
             Job(
                 name=trial_run_name(trial.number, place),
@@ -332,7 +342,7 @@ class _Trials:
             )
             for place in range(self._seeds)
         ]
-        self._campaign.add(jobs)
+        self._campaign.add(jobs, retry_failed=retry_failed)
         self._trial_of.update((job.name, trial) for job in jobs)
         if not self._settle(trial.number):
             records = self._campaign.records

@@ -56,6 +56,8 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     import_modules(arguments, overrides)
     from rollmill.campaigns.suite_runs import suite
 
+    if "name" in overrides:  # The function has an argument of this name.
+        overrides["env.name"] = overrides.pop("name")
     envs = None if arguments.envs is None else [env for env in map(str.strip, arguments.envs.split(",")) if env]
     result = suite(
         arguments.suite,

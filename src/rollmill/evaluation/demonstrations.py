@@ -201,7 +201,7 @@ def _write(library: Any, name: str, buffers: list[Any], played: Any, snapshot: S
             (_folder() / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(aside) / name).rename(_folder() / name)
         namespace = parse_dataset_id(name)[0]
-        if namespace not in list_local_namespaces():
+        if namespace is not None and namespace not in list_local_namespaces():
             create_namespace(namespace)
     except (OSError, ValueError) as error:
         raise DemonstrationError(f"the dataset {name!r} cannot be written to {_folder()} ({error})") from error

@@ -179,7 +179,7 @@ def push(
         if to_folder is None:
             folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="rollmill-push-")))
         else:
-            folder = _made(Path(to_folder))
+            folder = held.enter_context(_made(Path(to_folder)))
         result = evaluate(
             source,
             episodes=episodes,
@@ -204,12 +204,18 @@ def push(
     return Published(name, f"{api.endpoint}/{name}", result)
 
 
-def _made(folder: Path) -> Path:
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[Path]:
+    """Make a new folder, which is removed again where the block raises."""
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         raise HubError(f"the folder {folder} cannot be made ({error.strerror}): give a new one") from error
-    return folder
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextlib.contextmanager

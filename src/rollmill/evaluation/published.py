@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
-# Where a run reports to is nobody else's business.
-_PRIVATE = "tracking"
-_LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
-_FOLDERS = re.compile(r"(?<![\w:/.~-])(?:/|~/)(?:[^/\s=,:]+/)+")
+from rollmill.tracking.config import TrackingConfig
+
+# Where a run reports to is nobody else's business. A setting may be given by the last part of its key.
+_SECTION = "tracking"
+_PRIVATE = frozenset({_SECTION, "tracker", *(field.name for field in dataclasses.fields(TrackingConfig))})
+# To the last @, because a password may have one.
+_LOGIN = re.compile(r"(?<=://)[^\s'\"]*@")
+_PATH = re.compile(r"(?:file://|~?/|\.\.?/)")
 
 
 def published_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they are published, nested or by dotted key: without those of trackers, and without logins."""
-    return {key: _without_logins(value) for key, value in settings.items() if key.partition(".")[0] != _PRIVATE}
+    return {key: _without_logins(value) for key, value in settings.items() if not _is_private(key)}
 
 
 def published_command(command: str) -> str:
-    """A command as it is published: likewise, and with the last part of paths only.
+    """A command as it is published: likewise, and with the last part of paths that do not begin with a folder's name.
 
     Args:
         command: As a shell takes it.
@@ -28,13 +33,28 @@ def published_command(command: str) -> str:
         words = shlex.split(command)
     except ValueError:
         return ""  # Nobody can tell which of its words are settings of trackers.
-    kept, is_private = [], False
+    kept: list[str] = []
+    is_value = False
     for word in words:
-        if word.startswith("--"):
-            is_private = word[2:].partition("=")[0].partition(".")[0] == _PRIVATE
-        if not is_private:
-            kept.append(_FOLDERS.sub("", _without_logins(word)))
+        is_option = word.startswith("--")
+        if is_option and _is_private(word[2:].partition("=")[0]):
+            is_value = "=" not in word
+        elif is_value and not is_option:
+            is_value = False
+        else:
+            is_value = False
+            kept.append(_without_folders(_without_logins(word)))
     return shlex.join(kept)
+
+
+def _is_private(key: str) -> bool:
+    return key.replace("-", "_").replace("__", ".").partition(".")[0] in _PRIVATE
+
+
+def _without_folders(word: str) -> str:
+    """A word, of which ``=`` and commas separate parts, with the last part of each path."""
+    parts = re.split(r"([=,])", word)
+    return "".join(part.rstrip("/").rpartition("/")[2] if _PATH.match(part) else part for part in parts)
 
 
 def _without_logins(value: Any) -> Any:

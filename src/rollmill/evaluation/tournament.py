@@ -174,7 +174,7 @@ def tournament(
 def _of_another(config: EnvConfig, name: str) -> EnvConfig:
     """The options of an environment for another one, without those that only it may have."""
     vizdoom = replace(config.vizdoom, wad=None, bots=None, players=None)
-    return replace(config, name=name, tasks=(), kwargs={}, vizdoom=vizdoom)
+    return replace(config, name=name, tasks=(), kwargs={}, wrappers="", vector="auto", vizdoom=vizdoom)
 
 
 def points_against(

@@ -39,6 +39,10 @@ class _MismatchError(Exception):
     """The value does not match this annotation; a union tries its next member."""
 
 
+PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
+"""Words that an entry of a mapping takes for these values, beside JSON."""
+
+
 def coerce(value: object, annotation: object, key: str, *, text: bool = False) -> object:
     """Value of the annotated type.
 
@@ -322,7 +326,7 @@ def type_name(annotation: object) -> str:
 
 def format_untyped(value: object) -> str:
     """Format an entry of a mapping, which may be any JSON value, as it is written on the command line."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value not in PYTHON_CONSTANTS:
         try:
             json.loads(value)
         except json.JSONDecodeError:

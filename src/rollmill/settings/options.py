@@ -34,7 +34,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rollmill.settings.option_docs import attribute_docs, without_markup
 from rollmill.settings.option_hints import Hint, hints_for
-from rollmill.settings.option_values import OptionError, UnknownSettingError, coerce, encode, format_value, type_name
+from rollmill.settings.option_values import (
+    PYTHON_CONSTANTS,
+    OptionError,
+    UnknownSettingError,
+    coerce,
+    encode,
+    format_value,
+    type_name,
+)
 from rollmill.settings.value_checks import key_of
 
 if TYPE_CHECKING:
@@ -44,7 +52,6 @@ T = TypeVar("T", bound="DataclassInstance")
 
 # What a hint may name besides keys: arguments of ``train``.
 _ARGUMENTS = frozenset({"PRESET", "run_dir", "algo"})
-_PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 class Option(NamedTuple):
@@ -249,8 +256,8 @@ def _coerce_entry(value: object) -> object:
     """Entry of an untyped mapping: JSON if the text is JSON, a constant of Python, or the text itself."""
     if not isinstance(value, str):
         return value
-    if value in _PYTHON_CONSTANTS:
-        return _PYTHON_CONSTANTS[value]
+    if value in PYTHON_CONSTANTS:
+        return PYTHON_CONSTANTS[value]
     try:
         return json.loads(value)
     except json.JSONDecodeError:
