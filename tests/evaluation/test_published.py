@@ -1,4 +1,4 @@
-"""What is left out of published settings and commands."""
+"""Logins, settings of trackers and folders do not appear in published settings and commands."""
 
 from __future__ import annotations
 

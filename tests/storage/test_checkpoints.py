@@ -171,6 +171,15 @@ def test_an_evaluation_of_another_kind_replaces_the_best_one(tmp_path: Path) -> 
     assert store.load_best().state == {"step": 2}
 
 
+def test_what_was_measured_may_be_long(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    kind = "points against " + ", ".join(f"\U0001f3ae{number}" for number in range(2000))
+    assert store.offer_best({"step": 1}, 1, 0.6, kind)
+    assert store.load_best().state == {"step": 1}
+    assert not store.offer_best({"step": 2}, 2, 0.5, kind)
+    assert store.offer_best({"step": 3}, 3, 0.5, f"{kind}, another")
+
+
 def test_the_best_of_an_earlier_version_went_by_training(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.save({"step": 1}, 1, 50.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollmill.tracking.config import TrackingConfig
 
-# Where a run reports to is nobody else's business. A setting may be given by the last part of its key.
+# Settings of trackers name accounts and servers. A setting may be given by the last part of its key.
 _SECTION = "tracking"
 _PRIVATE = frozenset({_SECTION, "tracker", *(field.name for field in dataclasses.fields(TrackingConfig))})
 # To the last @, because a password may have one.
@@ -32,7 +32,7 @@ def published_command(command: str) -> str:
     try:
         words = shlex.split(command)
     except ValueError:
-        return ""  # Nobody can tell which of its words are settings of trackers.
+        return ""  # Its words cannot be told apart.
     kept: list[str] = []
     is_value = False
     for word in words:

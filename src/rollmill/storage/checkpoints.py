@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import math
 import os
@@ -39,6 +40,8 @@ from rollmill.storage.whole_files import write_whole
 _NAME = re.compile(r"checkpoint_(\d+)_steps_(\d+)(_end)?\.pt")
 _TEMPORARY = ".writing-"
 _TEMPORARY_BEST = ".best-"
+# Characters: the header of a checkpoint has 4 KiB, of which one character may take 12 bytes.
+_LONGEST_KIND = 200
 _RANK_OF_METRIC: dict[MetricName, int] = {"training_return": 0, "evaluation_return": 1}
 
 _log = logging.getLogger("rollmill.checkpoints")
@@ -210,6 +213,8 @@ class CheckpointStore:
         """
         if not math.isfinite(metric):
             return False
+        if of is not None and len(of) > _LONGEST_KIND:
+            of = f"{of[:_LONGEST_KIND]}... ({hashlib.sha256(of.encode()).hexdigest()[:16]})"
         content = encode_checkpoint(state, agent_steps, metric, "evaluation_return", of)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
