@@ -294,7 +294,7 @@ def _finished(directory: Path, config: Config) -> Run | None:
     ledger = directory / LEDGER_FILE
     summary = ledger.read_text() if ledger.exists() else ""
     ended_by = "total_steps" if done >= config.total_steps else "max_seconds"
-    return Run(directory, done, rows[-1]["episode_return"] if rows else None, summary, ended_by)
+    return Run(directory, done, rows[-1].get("episode_return") if rows else None, summary, ended_by)
 
 
 def _why_complete(finished: Run, config: Config) -> str:

@@ -76,7 +76,7 @@ def test_a_finished_run_without_the_metric_is_refused(tmp_path: Path, metric: st
 
 
 def test_few_keys_are_named(tmp_path: Path) -> None:
-    run_dir = run_with(tmp_path, "a", {f"env/{name}": 1 for name in "abcdefg"})
+    run_dir = run_with(tmp_path, "a", {"agent_steps": 5, **{f"env/{name}": 1 for name in "abcdefg"}})
     with pytest.raises(CampaignError, match=r"it has env/a, env/b, env/c, env/d, env/e and 2 more\."):
         check_has_metric([run_dir], "env/something")
 

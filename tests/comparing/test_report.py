@@ -12,6 +12,7 @@ import pytest
 
 import rollmill
 from rollmill.comparing.page import NotWritableError, write_report
+from rollmill.comparing.run_details import shares_of
 from rollmill.comparing.runs import ComparisonError, compare
 from rollmill.comparing.statistics import MissingReportExtraError, aggregates, profile
 from rollmill.settings.run_config import load_config, write_config
@@ -32,6 +33,30 @@ def a_run(
     if evaluated is not None:
         EvaluationQueue(folder).found(folder / "none", {"agent_steps": 4000, "mean_return": evaluated})
     return folder
+
+
+@pytest.mark.parametrize("damaged", [0, 2, 4])
+def test_runs_with_damaged_metrics_are_compared_by_the_others(tmp_path: Path, damaged: int) -> None:
+    whole = a_run(tmp_path / "whole", "gym/CartPole-v1", 1, 100.0)
+    other = a_run(tmp_path / "other", "gym/CartPole-v1", 2, 100.0)
+    lines = (other / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(lines[damaged]) | {"env/kills": 1, "share/learner/learning": 0.5}
+    values = ["x", [1], {}, None, float("nan"), 10**400, True]
+    for damage in ({**row, key: value} for key in row for value in values):
+        lines[damaged] = json.dumps(damage)
+        (other / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        (found,) = (run for run in compare([whole, other]).runs if run.path == other)
+        assert len(found.records) >= 4
+        assert found.env_metrics in ({}, {"env/kills": 1.0})
+        assert found.score in (75.0, 100.0)
+        assert found.minutes in (3.0, 4.0)
+        assert shares_of(found.records).keys() <= {"learner"}
+    for key in row:
+        lines[damaged] = json.dumps({name: value for name, value in row.items() if name != key})
+        (other / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        (found,) = (run for run in compare([whole, other]).runs if run.path == other)
+        assert found.score in (75.0, 100.0)
+        assert found.minutes in (0.0, 3.0, 4.0)
 
 
 def test_aggregates_equal_a_hand_computed_example() -> None:

@@ -74,6 +74,20 @@ def test_a_torn_end_is_left_out_when_reading_and_dropped_when_writing_on(tmp_pat
     assert steps_of(tmp_path) == [1, 2, 4]
 
 
+@pytest.mark.parametrize(
+    "line", [b"{}", b'{"agent_steps": "x"}', b'{"agent_steps": 2, "a": {}}', b'{"agent_steps": 2, "a": NaN}', b"\0"]
+)
+def test_a_damaged_line_costs_no_other_line(tmp_path: Path, line: bytes) -> None:
+    write(tmp_path, 1)
+    with (tmp_path / METRICS_FILE).open("ab") as file:
+        file.write(line + b"\n")
+        file.write(b'{"agent_steps": 3}\n')
+    assert steps_of(tmp_path) == [1, 3]
+    write(tmp_path, 4)
+    assert (tmp_path / METRICS_FILE).read_bytes().count(b"\n") == 3
+    assert steps_of(tmp_path) == [1, 3, 4]
+
+
 def test_every_cut_of_the_file_leaves_whole_records(tmp_path: Path) -> None:
     write(tmp_path, 1, 2, 3)
     whole = (tmp_path / METRICS_FILE).read_bytes()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollmill.reporting.metric_table import EVALUATION_GROUP
-from rollmill.reporting.metrics import METRICS_FILE
+from rollmill.reporting.metrics import METRICS_FILE, is_number, parse_record
 from rollmill.storage.evaluations import EVALUATIONS_FILE, EvaluationQueue
 from rollmill.storage.population_config import POLICIES_FOLDER
 
@@ -44,13 +42,8 @@ class RunFollower:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         before = len(self.rows)
-        for line in whole.splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
-                self.rows.append(row)
+        parsed = map(parse_record, whole.splitlines(keepends=True))
+        self.rows += [row for row in parsed if row is not None]
         return len(self.rows) > before
 
     @property
@@ -76,7 +69,7 @@ def curve_of_metric(run_dir: Path, rows: Sequence[Mapping[str, Any]], metric: st
     if (found := policy_and_key(metric)) is not None:
         name, key = found
         records = EvaluationQueue(run_dir / POLICIES_FOLDER / name if name else run_dir).records()
-    return [(int(row["agent_steps"]), float(row[key])) for row in records if _is_number(row.get(key))]
+    return [(int(row["agent_steps"]), float(row[key])) for row in records if is_number(row.get(key))]
 
 
 def metric_keys(run_dir: Path, rows: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -116,12 +109,4 @@ def policy_and_key(metric: str) -> tuple[str, str] | None:
 
 
 def _keys(rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    return {key for row in rows for key, value in row.items() if _may_be_number(value)}
-
-
-def _may_be_number(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return {key for row in rows for key, value in row.items() if value is None or is_number(value)}

@@ -18,6 +18,7 @@ from rollmill.campaigns.sweep_figures import draw_history, draw_settings, draw_t
 from rollmill.campaigns.sweep_result import SweepResult, format_metric
 from rollmill.comparing.markup import picture, whole_page
 from rollmill.comparing.tables import table
+from rollmill.reporting.metrics import is_number
 from rollmill.settings.option_values import format_value
 
 FOLDER = "report"
@@ -75,9 +76,9 @@ def rank_correlation(result: SweepResult, dimension: Dimension) -> float | None:
     None for choices that are not numbers, for fewer than five trials, and where one of the two is constant.
     """
     pairs = [(trial.settings.get(dimension.key), trial.value) for trial in result.ranked]
-    if isinstance(dimension, Choices) and not all(_is_number(value) for value in dimension.values):
+    if isinstance(dimension, Choices) and not all(is_number(value) for value in dimension.values):
         return None
-    pairs = [pair for pair in pairs if _is_number(pair[0])]
+    pairs = [pair for pair in pairs if is_number(pair[0])]
     if len(pairs) < _FEWEST_FOR_RANKS:
         return None
     settings, values = (_ranks([cast("float", pair[place]) for pair in pairs]) for place in (0, 1))
@@ -168,7 +169,3 @@ def _text(value: object) -> str:
 
 def _seeds(trial: Trial) -> str:
     return ", ".join(map(format_metric, trial.values)) if len(trial.values) > 1 else ""
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

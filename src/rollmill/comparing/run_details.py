@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from rollmill.comparing.figures import new_figure, save, styles, tidy
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.tables import table
+from rollmill.reporting.metrics import is_number
 from rollmill.reporting.plots import curve_of
 from rollmill.roles import EVALUATOR, GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
 from rollmill.runtime.run_log import last_lines
@@ -59,10 +60,10 @@ def shares_of(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
     weights: dict[str, float] = {}
     before = 0.0
     for record in records:
-        seconds = max(0.0, float(record["time_s"]) - before)
-        before = float(record["time_s"])
+        seconds = max(0.0, float(record.get("time_s", before)) - before)
+        before += seconds
         for name, value in record.items():
-            if name.startswith("share/") and value is not None:
+            if name.startswith("share/") and is_number(value):
                 sums[name] = sums.get(name, 0.0) + seconds * float(value)
                 weights[name] = weights.get(name, 0.0) + seconds
     found: dict[str, dict[str, float]] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollmill.comparing.methods import differing_settings, labels, settings_of_run
-from rollmill.reporting.metrics import read_metrics
+from rollmill.reporting.metrics import is_number, read_metrics
 from rollmill.reporting.plots import curve_of
 from rollmill.scores import human_normalised
 from rollmill.settings.options import flatten
@@ -47,9 +47,8 @@ class ComparedRun:
     @property
     def score(self) -> float | None:
         """Mean raw return at the end: of its last evaluation, else of its last 100 training episodes."""
-        if self.evaluations:
-            return float(self.evaluations[-1]["mean_return"])
-        returns = [r["episode_return"] for r in self.records if r.get("episode_return") is not None]
+        evaluated = [r["mean_return"] for r in self.evaluations if is_number(r.get("mean_return"))]
+        returns = evaluated or [r["episode_return"] for r in self.records if is_number(r.get("episode_return"))]
         return float(returns[-1]) if returns else None
 
     @property
@@ -79,13 +78,13 @@ class ComparedRun:
             name: float(value)
             for record in self.records
             for name, value in record.items()
-            if name.startswith("env/") and value is not None
+            if name.startswith("env/") and is_number(value)
         }
 
     @property
     def minutes(self) -> float:
         """Minutes of training at its last record."""
-        return float(self.records[-1]["time_s"]) / 60.0 if self.records else 0.0
+        return float(self.records[-1].get("time_s", 0.0)) / 60.0 if self.records else 0.0
 
 
 @dataclass(frozen=True)

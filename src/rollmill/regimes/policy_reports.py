@@ -148,7 +148,7 @@ def policy_monitors(run_setup: RunSetup, trackers: Trackers | None) -> list[Moni
                 run_setup.probed,
                 writer=writer,
                 display=None,
-                time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
+                time_before_s=float(earlier[-1].get("time_s", 0.0)) if earlier else 0.0,
                 earlier=earlier,
                 num_policies=len(run_setup.config.population.names),
                 prefix=f"policy {name}: ",

@@ -200,7 +200,7 @@ def run(
             display=display,
             on_report=reported,
             on_row=called.report,
-            time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
+            time_before_s=float(earlier[-1].get("time_s", 0.0)) if earlier else 0.0,
             earlier=earlier,
             is_resumed=resume,
             num_policies=len(names),
@@ -265,7 +265,7 @@ def run(
                         supervisor.snapshot(),
                         sgd_steps_before=sgd_steps_before[0],
                         why=ended_by,
-                        seconds_before=float(earlier[-1]["time_s"]) if earlier else 0.0,
+                        seconds_before=float(earlier[-1].get("time_s", 0.0)) if earlier else 0.0,
                     ),
                 ]
             summary = _summary(supervisor, caveats)

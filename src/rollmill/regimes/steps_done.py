@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollmill.reporting.metrics import read_metrics
+from rollmill.reporting.metrics import is_number, read_metrics
 from rollmill.storage.checkpoint_file import CheckpointError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
@@ -49,7 +49,8 @@ def steps_done_again(folders: Sequence[Path], resumed_at: int | None) -> list[st
 def episodes_reported(folder: Path) -> int:
     """Return how many episodes of a policy its metrics have counted."""
     rows = read_metrics(folder)
-    return int(rows[-1]["episodes"]) if rows else 0
+    episodes = rows[-1].get("episodes") if rows else 0
+    return int(episodes) if is_number(episodes) else 0
 
 
 def _saved_steps_in(folder: Path, *, to_resume: bool = True) -> int | None:

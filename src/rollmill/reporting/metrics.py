@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Protocol, Self, TypeGuard
 
 from rollmill.reporting.metric_table import EVALUATION_GROUP
 from rollmill.storage.evaluations import EvaluationQueue
@@ -155,9 +155,9 @@ class MetricsWriter:
 
 
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
-    """All whole records of a run, in order; a torn last line, as of a run that is writing now, is left out.
+    """All whole records of a run, in order, without a torn last line, as of a run that is writing now.
 
-    Records of earlier versions are given under today's names.
+    Damaged lines are left out, too. Records of earlier versions are given under today's names.
 
     Args:
         run_dir: Run directory, or the path of a metrics file.
@@ -170,13 +170,8 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
         path = path / METRICS_FILE
     if not path.exists():
         raise NoMetricsError(f"{path} does not exist; give the directory of a run that has written metrics")
-    records: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        record = _parse(line)
-        if record is None:
-            break
-        records.append(_renamed(record))
-    return records
+    records = map(parse_record, path.read_bytes().splitlines(keepends=True))
+    return [_renamed(record) for record in records if record is not None]
 
 
 def _renamed(record: dict[str, Any]) -> dict[str, Any]:
@@ -187,27 +182,38 @@ def _renamed(record: dict[str, Any]) -> dict[str, Any]:
     return {today.get(name, name): value for name, value in record.items()}
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None for a torn or damaged one, which :meth:`MetricsWriter.write` cannot have written."""
     if not line.endswith(b"\n"):
         return None
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict) or not is_number(record.get("agent_steps")):
+        return None
+    return record if is_number(record.get("time_s", 0)) and all(map(_is_value, record.values())) else None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value can be a point of a curve: no bool, no NaN, nothing that a float cannot hold."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _is_value(value: object) -> bool:
+    return value is None or isinstance(value, str | list) or is_number(value)
 
 
 def _repair(path: Path, resume_at_steps: int | None) -> None:
-    """Drop a torn end, and what lies after the resumed checkpoint; the file changes in one step or not at all."""
+    """Drop torn and damaged lines, and what lies after the resumed checkpoint; the file changes in one step."""
     if not path.exists():
         return
+    at_most = math.inf if resume_at_steps is None else resume_at_steps
     lines = path.read_bytes().splitlines(keepends=True)
-    kept: list[bytes] = []
-    for line in lines:
-        record = _parse(line)
-        if record is None or (resume_at_steps is not None and record.get("agent_steps", 0) > resume_at_steps):
-            break
-        kept.append(line)
+    kept = [line for line in lines if (record := parse_record(line)) is not None and record["agent_steps"] <= at_most]
     if len(kept) == len(lines):
         return
     temporary = path.with_name(path.name + ".tmp")

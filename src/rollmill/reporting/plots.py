@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.extras import check_extra
-from rollmill.reporting.metrics import read_metrics
+from rollmill.reporting.metrics import is_number, read_metrics
 from rollmill.storage.evaluations import EvaluationQueue
 
 Floats = NDArray[np.float64]
@@ -52,7 +51,7 @@ class Band(NamedTuple):
 
 def curve_of(records: Sequence[dict[str, Any]], x: str, y: str) -> Curve:
     """Values of ``y`` over ``x``, of those records that have both."""
-    pairs = [(r[x], r[y]) for r in records if _is_number(r.get(x)) and _is_number(r.get(y))]
+    pairs = [(r[x], r[y]) for r in records if is_number(r.get(x)) and is_number(r.get(y))]
     array = np.array(pairs, np.float64).reshape(-1, 2)
     order = np.argsort(array[:, 0], kind="stable")
     return Curve(array[order, 0], array[order, 1])
@@ -65,7 +64,7 @@ def evaluated(records: Sequence[dict[str, Any]]) -> Band:
         interval = record.get("interval_95")
         if isinstance(interval, list) and len(interval) == 2:
             rows.append([record.get("agent_steps"), record.get("mean_return"), *interval])
-    numbers = np.array([row for row in rows if all(map(_is_number, row))], np.float64).reshape(-1, 4)
+    numbers = np.array([row for row in rows if all(map(is_number, row))], np.float64).reshape(-1, 4)
     return Band(*numbers[np.argsort(numbers[:, 0], kind="stable")].T)
 
 
@@ -235,12 +234,8 @@ def _draw(
 
 def _draw_spread(axes: Any, records: Sequence[dict[str, Any]], x: str, scale: float, colour: str) -> None:
     """One run's band: one standard deviation of its last 100 episodes around their mean, where it was recorded."""
-    spread = [r for r in records if _is_number(r.get("episode_return_std"))]
+    spread = [r for r in records if is_number(r.get("episode_return_std"))]
     mean, deviation = curve_of(spread, x, "episode_return"), curve_of(spread, x, "episode_return_std")
     if len(mean.x) and len(mean.x) == len(deviation.x):
         low, high = mean.y - deviation.y, mean.y + deviation.y
         axes.fill_between(mean.x / scale, low, high, color=colour, alpha=0.18, linewidth=0)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
