@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollmill.envs.config import EnvConfig
+from rollmill.envs.config import EnvConfig, VizdoomOptions
 from rollmill.envs.factory import make_env
 
 vizdoom_env = pytest.importorskip("rollmill.envs.vizdoom_env")
@@ -82,6 +82,21 @@ def test_metrics_come_with_the_step_after_which_a_time_limit_ends_the_episode():
         env.reset(seed=1)
         infos = [env.step(env.action_space.sample())[4] for _ in range(4)]
         assert ["metrics" in info for info in infos] == [False, False, False, True]
+    env.close()
+
+
+def test_what_happens_in_the_tics_before_a_death_is_counted():
+    env = make_env(EnvConfig(name="vizdoom/battle", vizdoom=VizdoomOptions(measurements=True)))
+    env.action_space.seed(0)
+    observation, _ = env.reset(seed=3)
+    is_dead, kills, info = False, 0.0, {}
+    while not is_dead:
+        observation, reward, is_dead, _, info = env.step(env.action_space.sample())
+        kills += reward
+    # Health is the third measurement; in the last state that the engine gives, the player lives.
+    assert observation["measurements"][2] == 0
+    assert info["metrics"]["kills"] == kills
+    assert not any(info["reward_terms"].values())
     env.close()
 
 

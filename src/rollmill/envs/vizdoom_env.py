@@ -59,8 +59,8 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
     head of two choices, and turning by an angle has eleven, from -10 to 10 degrees.
 
     The environment replaces the engine's own time limit, because the engine has no frame after it has ended an episode:
-    a truncated episode returns its true final observation. After a death the last frame is repeated; it is not
-    bootstrapped from.
+    a truncated episode returns its true final observation. After a death the last frame is repeated, with a scenario's
+    measurements after the death; neither is bootstrapped from.
 
     Attributes:
         button_heads: For each head, the button values of each choice: button index -> value.
@@ -218,6 +218,8 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             truncated = self._timeout > 0 and self._tics >= self._timeout
         if self._status is None:
             return self._observation(), reward, terminated, truncated, {}
+        if terminated:  # There is no state any more, but the variables have what happened in the last tics.
+            self._variables = np.array([game.get_game_variable(v) for v in game.get_available_game_variables()])
         assert self._variables is not None
         frags, terms = self._status.take(self._variables, is_last=terminated or truncated)
         reward = frags if self._bots else reward
