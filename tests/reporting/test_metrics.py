@@ -30,9 +30,9 @@ def steps_of(run_dir: Path) -> list[int]:
 
 def test_records_are_on_disk_at_once(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path / "run") as writer:
-        writer.write({"agent_steps": 1, "episode_return": None, "loss/policy": 0.25, "note": "x"})
+        writer.write({"agent_steps": 1, "episode_return": None, "loss/policy": 0.25, "note": "x", "is_on": True})
         assert read_metrics(tmp_path / "run") == [
-            {"agent_steps": 1, "episode_return": None, "loss/policy": 0.25, "note": "x"}
+            {"agent_steps": 1, "episode_return": None, "loss/policy": 0.25, "note": "x", "is_on": True}
         ]
     writer.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 from rollmill.comparing.figures import draw_ratings
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.tables import table
-from rollmill.reporting.metrics import METRICS_FILE, read_metrics
+from rollmill.reporting.metrics import METRICS_FILE, is_number, read_metrics
 from rollmill.reporting.plots import Curve, curve_of
 from rollmill.storage.population_config import POLICIES_FOLDER
 
@@ -91,7 +91,7 @@ def _results(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for record in records:
         for key, value in record.items():
-            if isinstance(value, int | float) and (key.startswith(_RESULT) or key == _PAST):
+            if is_number(value) and (key.startswith(_RESULT) or key == _PAST):
                 found["past selves" if key == _PAST else key.removeprefix(_RESULT)] = float(value)
     return found
 

@@ -60,8 +60,8 @@ def shares_of(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
     weights: dict[str, float] = {}
     before = 0.0
     for record in records:
-        seconds = max(0.0, float(record.get("time_s", before)) - before)
-        before += seconds
+        now = float(record.get("time_s", before))
+        seconds, before = max(0.0, now - before), now
         for name, value in record.items():
             if name.startswith("share/") and is_number(value):
                 sums[name] = sums.get(name, 0.0) + seconds * float(value)

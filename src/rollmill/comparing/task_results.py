@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.tables import table
+from rollmill.reporting.metrics import is_number
 from rollmill.reporting.task_plots import PREFIX, RETURN, SCORE, plot_tasks, tasks_in
 
 _SAMPLES, _COMPUTE = "/samples", "/compute"
@@ -85,7 +86,7 @@ def figures_of_tasks(of_tasks: RunOfTasks) -> dict[str, Any]:
 def _result(records: Sequence[Mapping[str, Any]], name: str) -> TaskResult:
     def last(kind: str) -> float | None:
         values = (record.get(f"{PREFIX}{name}{kind}") for record in reversed(records))
-        return next((float(value) for value in values if isinstance(value, int | float)), None)
+        return next((float(value) for value in values if is_number(value)), None)
 
     return TaskResult(last(RETURN), last(SCORE), last(_SAMPLES), last(_COMPUTE))
 

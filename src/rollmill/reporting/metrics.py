@@ -204,7 +204,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def _is_value(value: object) -> bool:
-    return value is None or isinstance(value, str | list) or is_number(value)
+    return value is None or isinstance(value, str | list | bool) or is_number(value)
 
 
 def _repair(path: Path, resume_at_steps: int | None) -> None:
