@@ -99,8 +99,14 @@ struct Drawn {
                                 reinterpret_cast<std::byte*>(bytes.data())};
         std::byte* followers[] = {linked ? reinterpret_cast<std::byte*>(next.data()) : nullptr, nullptr, nullptr};
         ReplayRing::Batch batch(ring, {tickets, weights, reward, discount, terminated}, columns, followers);
-        return ring.sample(random, {.beta = 0.4, .weights = rollmill::Weights::batch}, batch);
+        const bool any = ring.sample(random, {.beta = 0.4, .weights = rollmill::Weights::batch}, batch);
+        redrawn += batch.redrawn;
+        batches += any;
+        return any;
     }
+    // Whether it has drawn so many batches, or at least ten, of which enough samples were overwritten meanwhile: under
+    // ThreadSanitizer nearly all of them are, and a batch takes up to a third of a second.
+    bool enough(int most) const { return batches >= most || (batches >= 10 && redrawn >= 20'000); }
     void check_tickets() const {
         for (std::size_t i = 0; i < tickets.size(); ++i) {
             for (std::size_t j = 0; j < words; ++j) CHECK(wide[i * words + j] == narrow[i]);
@@ -125,6 +131,8 @@ struct Drawn {
     std::vector<std::uint8_t> terminated;
     std::vector<std::int64_t> wide, next, narrow;
     std::vector<std::uint8_t> bytes;
+    std::int64_t redrawn = 0;  // how many samples were overwritten while they were copied
+    int batches = 0;
 };
 
 void check_whole(ReplayRing& ring) {
@@ -168,7 +176,7 @@ TEST(replay_ring_never_gives_mixed_transitions) {
             ReplayRing view = r.ring;
             Random random{i, 0};
             Drawn drawn(512);
-            for (int j = 0; j < 200; ++j) {
+            while (!drawn.enough(200)) {
                 CHECK(drawn.draw(view, random));
                 drawn.check_tickets();
                 const std::vector<float> priorities(512, static_cast<float>(random.uniform() + 1e-3));
@@ -223,12 +231,8 @@ TEST(replay_ring_never_gives_mixed_steps) {
                 ReplayRing view = r.ring;
                 Random random{i, 0};
                 Drawn drawn(256);
-                int draws = 0;
-                while (draws < 100)
-                    if (drawn.draw(view, random)) {
-                        drawn.check_steps(n_step);
-                        ++draws;
-                    }
+                while (!drawn.enough(100))
+                    if (drawn.draw(view, random)) drawn.check_steps(n_step);
                 stop.store(true);
             });
         for (std::thread& thread : threads) thread.join();
