@@ -34,6 +34,7 @@ from rollmill.runtime.ledger import Ledger
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage import slots, weights
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+from rollmill.storage.slot_reserve import SlotReserve
 from rollmill.storage.slots import SlotStore, Topology, slot_fields
 
 SPEC = EnvSpec(
@@ -111,6 +112,7 @@ def a_learner(
         update=Update(algorithm, setup.optimiser, path),
         minibatches=Minibatches(algorithm, store.observation, path, generator),
         admission=FirstInFirstOut(store, ROWS),
+        reserve=SlotReserve(store),
         versions=versions,
         max_policy_lag=100,
         spec=SPEC,

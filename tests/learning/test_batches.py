@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollmill.learning.admission import CompletedSlots, FirstInFirstOut
-from rollmill.learning.batch_loader import BatchLoader
+from rollmill.learning.batch_loader import BatchLoader, ReadyBatches
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.player_ids import PlayerIds
@@ -156,12 +156,16 @@ def test_episodes_are_reported_with_the_rows_they_ended_in(store: SlotStore) -> 
 
 def test_the_loader_prepares_in_the_background_and_keeps_the_order(store: SlotStore) -> None:
     admission = FirstInFirstOut(store, B)
-    loader = BatchLoader(CompletedSlots(store, admission, lambda batch: (batch, "prepared")))
+    ready = ReadyBatches()
+    loader = BatchLoader(CompletedSlots(store, admission, lambda batch: (batch, "prepared")), ready)
     try:
+        assert ready.count == 0
         for slot in (3, 0, 5):
             store.retain(slot)
             assert store.completed[0].put(0, slot)
         slots = []
+        assert ready.arrived.wait(10.0)
+        assert ready.count == 1
         for _ in range(3):
             prepared = loader.next(timeout_s=10.0)
             assert prepared is not None
@@ -169,6 +173,7 @@ def test_the_loader_prepares_in_the_background_and_keeps_the_order(store: SlotSt
             slots.append(prepared[0].slots)
         assert slots == [(3,), (0,), (5,)]
         assert loader.next(timeout_s=0.05) is None
+        assert ready.count == 0
     finally:
         loader.close()
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import numpy as np
 import pytest
 
-from rollmill.learning.batch_loader import BatchLoader
+from rollmill.learning.batch_loader import BatchLoader, ReadyBatches
 from rollmill.learning.replay_source import NothingToDrawError, ReplaySource
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
@@ -47,11 +46,11 @@ def make_store(limits: RateLimits, policies: int = 1) -> ReplayStore:
     return ReplayStore(Arena.create(layout, poison=True), SPEC, topology, config, limits, create=True)
 
 
-def make_loader(store: ReplayStore, arrived: threading.Event | None = None) -> BatchLoader[Drawn]:
+def make_loader(store: ReplayStore, ready: ReadyBatches | None = None) -> BatchLoader[Drawn]:
     config = ReplayConfig(min_size=1)
     sampler = make_sampler(store, config, ReturnRule(0.99), np.array([0, 0], np.uint64))
     source = ReplaySource(store, sampler, config, batch_size=8, total_steps=100, learner=store.policy)
-    return BatchLoader(source, arrived)
+    return BatchLoader(source, ready)
 
 
 def test_loader_ends_if_no_batch_can_be_drawn() -> None:
@@ -98,11 +97,11 @@ def test_the_loaders_of_a_process_tell_when_a_batch_is_ready_and_bring_matches()
     limits = RateLimits(update_interval=2.0, min_size=2, error_buffer=10.0, total_steps=100)
     store = make_store(limits, policies=2)
     store.policy, store.limiter = 1, store.limiters[1]
-    arrived = threading.Event()
+    ready = ReadyBatches()
     config = ReplayConfig(min_size=1)
     sampler = make_sampler(store, config, ReturnRule(0.99), np.array([0, 0], np.uint64))
     source = ReplaySource(store, sampler, config, batch_size=8, total_steps=100, learner=1)
-    loader = BatchLoader(source, arrived)
+    loader = BatchLoader(source, ready)
     try:
         for name in ("reward", "terminated", "truncated", "policy_version", "action_discrete"):
             store.arrays[name][0] = 0
@@ -111,7 +110,7 @@ def test_the_loaders_of_a_process_tell_when_a_batch_is_ready_and_bring_matches()
         store.arrays["policy_id"][0] = 1
         store.observation["obs"][0] = 3.0
         store.begin(0, -1)
-        assert not arrived.is_set()
+        assert not ready.arrived.is_set()
         assert store.try_reserve([0, 2])
         counts = np.zeros(2, np.int64)
         assert store.commit(0, 0, np.zeros(2, np.int64), counts) == 2
@@ -120,7 +119,7 @@ def test_the_loaders_of_a_process_tell_when_a_batch_is_ready_and_bring_matches()
         store.completed[1].put(0, pack_match(Match(0, 0.5)))
         store.completed[1].put(0, pack_episode(1.5, 4))
         store.wake_learners()
-        assert arrived.wait(30.0)
+        assert ready.arrived.wait(30.0)
         batch = loader.next(timeout_s=10.0)
         assert batch is not None
         assert set(batch.leaf.tolist()) <= {0, 1}

@@ -45,6 +45,23 @@ def test_more_policy_workers_than_groups_are_refused() -> None:
         plan(2, 2, 5)
 
 
+@pytest.mark.parametrize("assignment", ["fixed", "random"])
+def test_only_learners_of_several_policies_hold_slots_in_reserve(assignment: str) -> None:
+    def planned(**settings: object) -> Topology:
+        sizes = {"num_envs": 24, "envs_per_group": 2, "rollout.num_workers": 3, "learner.batch_size": 512}
+        settings = {**sizes, "rollout_length": 32, "population.assignment": assignment, **settings}
+        return plan_topology(rollmill.make_config("gym/CartPole-v1", settings).resolved(), PROBED)
+
+    # 12 groups, whose slots have 64 samples: a batch takes 8 of them.
+    drawn = 4 if assignment == "random" else 0
+    several = planned(**{"population.policies": 4})
+    assert all(0 <= slots - (12 + 64 + drawn) / 3 < 1 for slots in several.slots_of_worker)
+    begin_with = [len(several.free_slots_of(worker)) for worker in range(3)]
+    assert all(0 <= slots - (12 + 5 * 8 + drawn) / 3 < 1 for slots in begin_with)
+    assert not any(planned().reserved_of_worker)
+    assert not any(planned(**{"population.policies": 4, "num_slots": 100}).reserved_of_worker)
+
+
 @pytest.mark.parametrize(("regime", "algo"), [("lockstep", "ppo"), ("replay", "dqn")])
 def test_decorrelation_is_spread_evenly_over_the_groups_of_all_ranks(tmp_path: Path, regime: str, algo: str) -> None:
     settings = {"num_envs": 8, "envs_per_group": 1, "rollout.num_workers": 2, "rollout.decorrelate_steps": 70}

@@ -188,7 +188,8 @@ def test_the_last_release_gives_the_slot_back_to_its_owner_with_a_new_generation
 
 def test_slots_needed_leaves_room_for_two_batches_beside_every_group_s_own_and_for_no_more() -> None:
     for num_groups, rows, steps, batch in [(1, 1, 1, 1), (4, 16, 32, 1024), (2, 8, 20, 4000), (300, 10, 32, 2048)]:
-        needed = slots_needed(num_groups=num_groups, group_rows=rows, rollout_length=steps, batch_size=batch)
+        needed, at_first = slots_needed(num_groups=num_groups, group_rows=rows, rollout_length=steps, batch_size=batch)
+        assert at_first == needed, "one policy's learner holds nothing back"
         slot = rows * steps
         whole_slots = -(-batch // slot)
         assert (needed - num_groups) * slot >= 2 * batch
@@ -198,9 +199,15 @@ def test_slots_needed_leaves_room_for_two_batches_beside_every_group_s_own_and_f
 
 def test_policies_that_are_drawn_leave_rows_in_more_slots() -> None:
     sizes = {"num_groups": 4, "group_rows": 16, "rollout_length": 32, "batch_size": 1024}
-    assert slots_needed(**sizes, num_policies=3) == 4 + 3 * 4
-    assert slots_needed(**sizes, num_policies=3, draws_policies=True) == 4 + 3 * 5
-    assert slots_needed(**sizes, draws_policies=True) == 4 + 4, "one policy is always drawn"
+    assert slots_needed(**sizes, num_policies=3).total == 4 + 3 * 4
+    assert slots_needed(**sizes, num_policies=3, draws_policies=True).total == 4 + 3 * 5
+    assert slots_needed(**sizes, draws_policies=True).total == 4 + 4, "one policy is always drawn"
+
+
+def test_several_policies_begin_with_a_batch_each_and_one_more() -> None:
+    sizes = {"num_groups": 4, "group_rows": 16, "rollout_length": 32, "batch_size": 1024}
+    assert slots_needed(**sizes, num_policies=3).at_first == 4 + 4 * 2
+    assert slots_needed(**sizes, num_policies=3, draws_policies=True).at_first == 4 + 4 * 2 + 3
 
 
 def test_slots_are_completed_for_the_policies_that_play_in_them(topology: Topology) -> None:

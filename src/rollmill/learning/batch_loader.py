@@ -29,19 +29,44 @@ class Source(Protocol[Produced]):
         ...
 
 
+class ReadyBatches:
+    """The batches that the loaders of a process have ready for its learners.
+
+    Attributes:
+        arrived: Set whenever a batch becomes ready, for a thread that waits for several loaders.
+    """
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self._lock = threading.Lock()
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """How many batches wait for a learner, of each policy at most one."""
+        return max(0, self._count)  # One may be taken before it is counted.
+
+    def add(self, change: int) -> None:
+        """Count a batch that has become ready (1), or was taken (-1)."""
+        with self._lock:
+            self._count += change
+        if change > 0:
+            self.arrived.set()
+
+
 class BatchLoader(Generic[Item]):
     """Loads one batch ahead of the learner.
 
     Args:
         source: The source of batches.
-        arrived: Set whenever a batch is ready, for a learner that waits for several loaders.
+        ready: Counts the batches of all loaders of the process.
     """
 
-    def __init__(self, source: Source[Item], arrived: threading.Event | None = None) -> None:
+    def __init__(self, source: Source[Item], ready: ReadyBatches | None = None) -> None:
         """Start the thread."""
         self._source = source
-        self._arrived = arrived
-        self._ready: Queue[Item | BaseException] = Queue(maxsize=1)
+        self._ready = ready or ReadyBatches()
+        self._next: Queue[Item | BaseException] = Queue(maxsize=1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._load, name="batch loader", daemon=True)
         self._thread.start()
@@ -49,9 +74,10 @@ class BatchLoader(Generic[Item]):
     def next(self, *, timeout_s: float = POLL_S) -> Item | None:
         """Return the next batch, or None after the timeout; re-raises exceptions of the thread."""
         try:
-            item = self._ready.get(timeout=timeout_s)
+            item = self._next.get(timeout=timeout_s)
         except Empty:
             return None
+        self._ready.add(-1)
         if isinstance(item, BaseException):
             raise item
         return item
@@ -75,11 +101,10 @@ class BatchLoader(Generic[Item]):
         """Wait until the learner has taken the last batch; False if the loader is closed."""
         while not self._stop.is_set():
             try:
-                self._ready.put(item, timeout=POLL_S)
+                self._next.put(item, timeout=POLL_S)
             except Full:
                 self._source.while_full()
                 continue
-            if self._arrived is not None:
-                self._arrived.set()
+            self._ready.add(1)
             return True
         return False

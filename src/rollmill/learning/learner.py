@@ -7,7 +7,6 @@ The trainer decides what to learn from: batches of trajectories (:mod:`rollmill.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -19,7 +18,7 @@ import numpy as np
 
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.targets import NonFiniteSampleError
-from rollmill.learning.batch_loader import POLL_S
+from rollmill.learning.batch_loader import POLL_S, ReadyBatches
 from rollmill.learning.league import League
 from rollmill.learning.live_numbers import Request
 from rollmill.learning.optimisers import NonFiniteGradientError
@@ -132,7 +131,7 @@ class Trainer(Protocol):
 def run_in_turn(
     learners: Sequence[Learner],
     steps: RunSteps | None = None,
-    arrived: threading.Event | None = None,
+    ready: ReadyBatches | None = None,
     *,
     between: Callable[[], None] = lambda: None,
 ) -> None:
@@ -144,10 +143,10 @@ def run_in_turn(
     Args:
         learners: One for each policy that the process learns.
         steps: The agent steps of all of them, which say whether they take turns in rounds; None for one learner.
-        arrived: Set when a batch is ready for any of them; None for one learner.
+        ready: The batches that are ready for any of them; None for one learner.
         between: Called before each round or turn, when every learner is between two batches.
     """
-    arrived = arrived or threading.Event()
+    ready = ready or ReadyBatches()
     with ExitStack() as sessions:
         for learner in learners:
             sessions.enter_context(learner.start())
@@ -159,11 +158,11 @@ def run_in_turn(
                     steps.begin_round()
                     active = [learner for learner in active if _learn_next_batch(learner)]
                 else:
-                    arrived.clear()  # Before the learners look for batches, so that none is missed.
+                    ready.arrived.clear()  # Before the learners look for batches, so that none is missed.
                     before = _batches(learners)
                     active = [learner for learner in active if learner.turn(0.0 if len(active) > 1 else POLL_S)]
                     if len(active) > 1 and _batches(learners) == before:
-                        arrived.wait(POLL_S)
+                        ready.arrived.wait(POLL_S)
             except (NonFiniteGradientError, NonFiniteSampleError):
                 for learner in learners:  # Gradients that are not finite are not applied: all weights are valid.
                     learner.save_after_failure()

@@ -39,6 +39,7 @@ from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.specs import EnvSpec
 from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
 from rollmill.storage.random_states import pack_random_states, restore_random_states
+from rollmill.storage.slot_reserve import SlotReserve
 from rollmill.storage.slots import SlotStore
 
 # Number of images that represent a batch's brightness.
@@ -76,6 +77,7 @@ class OnPolicyTrainer:
         update: Runs its SGD steps.
         minibatches: Divides batches.
         admission: Forms batches of completed slots.
+        reserve: The slots that the learners of the process hold back.
         versions: Numbering and publication of versions.
         spec: The environment.
         random: The learner's random stream, which ``minibatches`` uses, too.
@@ -97,6 +99,7 @@ class OnPolicyTrainer:
         update: Update,
         minibatches: Minibatches,
         admission: Admission,
+        reserve: SlotReserve,
         max_policy_lag: int,
         versions: Versions,
         spec: EnvSpec,
@@ -110,7 +113,7 @@ class OnPolicyTrainer:
         self._progress = setup.progress
         self._run_steps = setup.run_steps
         self._numbers = setup.numbers
-        self._arrived = setup.arrived
+        self._ready = setup.ready
         self._config = config
         self._total_steps = setup.plan.total_steps
         self._collective = setup.collective
@@ -121,6 +124,7 @@ class OnPolicyTrainer:
         self._update = update
         self._minibatches = minibatches
         self._admission = admission
+        self._reserve = reserve
         self._max_policy_lag = max_policy_lag
         self._versions = versions
         self._random = random
@@ -158,7 +162,7 @@ class OnPolicyTrainer:
     @contextmanager
     def session(self) -> Iterator[None]:
         """Load batches in the background."""
-        self._loader = BatchLoader(CompletedSlots(self._store, self._admission, self._prepare), self._arrived)
+        self._loader = BatchLoader(CompletedSlots(self._store, self._admission, self._prepare), self._ready)
         try:
             yield
         finally:
@@ -170,6 +174,8 @@ class OnPolicyTrainer:
             return False
         assert self._loader is not None, "call advance() within session()"
         prepared = self._loader.next(timeout_s=wait_s)
+        if not self._ready.count:
+            self._reserve.lend()
         if prepared is None and not self._context.stop.is_set():
             return True
         ended = self._agree_to_go_on(prepared)
@@ -363,8 +369,8 @@ class OnPolicyTrainer:
         learner.publish_if_newer()
         self._context.inject_delay()
         # In lockstep a released slot announces the next version, which an interrupted update does not publish.
-        for slot in batch.slots if is_complete else ():
-            self._store.release(slot)
+        if is_complete:
+            self._reserve.release(batch.slots, is_late=self._ready.count > 0)
         self._ledger.add(LearnerCounter.SAMPLES, consumed)
         if progress.sgd_steps > steps_before:
             self._adapt(entropy_coef)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from rollmill.learning.batch_loader import ReadyBatches
 from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Collective
 from rollmill.learning.config import ComputeConfig, OptimiserConfig
@@ -151,7 +151,7 @@ class LearnerSetup:
         clock: Seconds of training.
         collective: The ranks.
         device: The learner's device.
-        arrived: Set when a batch is ready for any of the learners of the process.
+        ready: The batches that are ready for learners of the process.
         numbers: Numbers that the main process may set during the run.
     """
 
@@ -164,7 +164,7 @@ class LearnerSetup:
     clock: TrainingClock
     collective: Collective
     device: torch.device
-    arrived: threading.Event = field(default_factory=threading.Event)
+    ready: ReadyBatches = field(default_factory=ReadyBatches)
     numbers: LiveNumbers = field(default_factory=LiveNumbers)
 
     @property

@@ -235,7 +235,7 @@ class ReplayTrainer:
     def session(self) -> Iterator[None]:
         """Draw batches in the background."""
         self._scale_rewards()
-        self._loader = BatchLoader(self._source, self._account.setup.arrived)
+        self._loader = BatchLoader(self._source, self._account.setup.ready)
         try:
             yield
         finally:

@@ -4,7 +4,8 @@
 admission ``admission``, by default first in, first out, of several tasks as much of each; samples older than
           ``max_policy_lag`` are excluded and counted
 weights   the newest
-slots     any free slot of the group's rollout worker, of several tasks one of its task's
+slots     any free slot of the group's rollout worker, of several tasks one of its task's; learners of several policies
+          hold slots in reserve (:mod:`rollmill.storage.slot_reserve`)
 pace      a group continues when a slot is free
 ========= ==========================================================================================================
 
@@ -68,12 +69,12 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     players = players_of(config)
     batch_size = max(policy.on_policy.batch_size for policy in config.policies) * agents
     least = num_groups + -(-batch_size // (config.rollout_length * group_rows)) * players.policies + 1
-    wanted = regime.num_slots
+    wanted, at_first = regime.num_slots, None
     slots_per_task_group = 0
     if tasks := len(config.env.tasks):
         wanted = num_groups * (slots_per_task_group := _slots_per_task_group(config, probed, num_groups))
     elif wanted == "auto":
-        wanted = slots_needed(
+        wanted, at_first = slots_needed(
             num_groups=num_groups,
             group_rows=group_rows,
             rollout_length=config.rollout_length,
@@ -86,12 +87,19 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
             f"num_slots={wanted}: use at least {least}, one for each of the {num_groups} groups and one "
             "batch's for each policy (fewer would deadlock the run), or 'auto'."
         )
+
+    def of_workers(slots: int) -> tuple[int, ...]:
+        return tuple(-(-slots * count // num_groups) for count in groups.groups_of_worker)
+
+    slots_of_worker = of_workers(wanted)
+    begin_with = slots_of_worker if at_first is None else of_workers(at_first)
     return Topology(
         rollout_length=config.rollout_length,
         group_rows=group_rows,
         worker_of_group=groups.worker_of_group,
         policy_worker_of_group=groups.policy_worker_of_group,
-        slots_of_worker=tuple(-(-wanted * count // num_groups) for count in groups.groups_of_worker),
+        slots_of_worker=slots_of_worker,
+        reserved_of_worker=tuple(all_ - first for all_, first in zip(slots_of_worker, begin_with, strict=True)),
         num_policy_workers=config.inference.num_workers,
         agents_per_env=agents,
         players=players,
@@ -184,6 +192,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     from rollmill.learning.timetable import ByTime
     from rollmill.learning.versions import NewestVersions
     from rollmill.regimes.torch_side import LearnerSide, run_learners
+    from rollmill.storage.slot_reserve import SlotReserve
 
     sides, regime = LearnerSide.of(context, setup), setup.config.regime_as(AsyncConfig)
     make_admission = ADMISSIONS.find(regime.admission, "admission")
@@ -191,11 +200,13 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
         make_admission = EqualShares
     paths = MeasuredPaths(is_stop_wanted=context.stop.is_set)
     standings = Standings(len(sides), rating_system(setup.config.population.rating))
+    reserve = SlotReserve(setup.store())
 
     def learner_of(side: LearnerSide) -> Learner:
         trajectories = side.config.on_policy.batch_size // side.config.rollout_length
         return side.on_policy_learner(
             admission=lambda store: make_admission(store, trajectories),
+            reserve=reserve,
             max_policy_lag=regime.max_policy_lag,
             versions=NewestVersions(regime.publish_every),
             timetable=ByTime(side.setup.plan.checkpoints, saves=True),

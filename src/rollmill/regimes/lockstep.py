@@ -157,14 +157,17 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     from rollmill.learning.timetable import ByIteration
     from rollmill.learning.versions import ExactVersions
     from rollmill.regimes.torch_side import LearnerSide, run_learners
+    from rollmill.storage.slot_reserve import SlotReserve
 
     sides, config, topology = LearnerSide.of(context, setup), setup.config, setup.topology
     first_iteration = setup.probed.first_iteration
     standings = Standings(len(sides), rating_system(config.population.rating))
+    reserve = SlotReserve(setup.store())  # empty
 
     def learner_of(side: LearnerSide) -> Learner:
         return side.on_policy_learner(
             admission=Iterations,
+            reserve=reserve,
             max_policy_lag=config.regime_as(LockstepConfig).max_policy_lag,
             versions=ExactVersions(
                 num_versions=topology.slots_per_group,

@@ -6,7 +6,6 @@ Only these processes import this module: the main process and rollout workers mu
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -27,6 +26,7 @@ from rollmill.inference.past_selves import PastSelves
 from rollmill.inference.recurrent_states import RecurrentStates
 from rollmill.inference.worker import PolicyWorker
 from rollmill.learning.admission import Admission
+from rollmill.learning.batch_loader import ReadyBatches
 from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import ComputeConfig
@@ -63,6 +63,7 @@ from rollmill.storage.bank import SnapshotBank
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.player_ids import PlayerIds
+from rollmill.storage.slot_reserve import SlotReserve
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore, acting_ring
 
@@ -278,7 +279,7 @@ class LearnerSide:
         tasks = () if run.config.in_replay else run.config.env.tasks
         progress = [Progress(results=None if window is None else RecentResults(window, tasks)) for _ in policies]
         steps = RunSteps(progress, in_rounds=run.config.in_lockstep)
-        arrived = threading.Event()
+        ready = ReadyBatches()
         sides = []
         for policy, config in enumerate(policies):
             plan = run_plan(run, policy)
@@ -292,7 +293,7 @@ class LearnerSide:
                 clock=TrainingClock(plan.schedule_s),
                 collective=collective,
                 device=device,
-                arrived=arrived,
+                ready=ready,
                 numbers=LiveNumbers(
                     None
                     if run.ranks.rank
@@ -381,6 +382,7 @@ class LearnerSide:
         self,
         *,
         admission: Callable[[SlotStore], Admission],
+        reserve: SlotReserve,
         max_policy_lag: int,
         versions: Versions,
         timetable: Timetable,
@@ -392,6 +394,7 @@ class LearnerSide:
 
         Args:
             admission: Builds what forms batches of completed slots.
+            reserve: The slots that all learners of the process hold back.
             max_policy_lag: Versions by which a sample that counts may be older than the learner's.
             versions: Numbering of versions.
             timetable: Times of metrics rows and checkpoints.
@@ -418,6 +421,7 @@ class LearnerSide:
             update=Update(algorithm, setup.optimiser, path, collective=ranks),
             minibatches=Minibatches(algorithm, observation, path, random, ranks),
             admission=admission(store),
+            reserve=reserve,
             max_policy_lag=max_policy_lag,
             versions=versions,
             spec=spec,
@@ -433,7 +437,7 @@ def run_learners(sides: Sequence[LearnerSide], learners: Sequence[Learner]) -> N
     first = sides[0].setup
     members = [side.member for side in sides if side.member is not None]
     between = population_training(sides[0].run, first, members, learners).between if members else lambda: None
-    run_in_turn(learners, first.run_steps, first.arrived, between=between)
+    run_in_turn(learners, first.run_steps, first.ready, between=between)
     first.collective.close()
 
 

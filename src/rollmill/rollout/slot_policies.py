@@ -99,7 +99,7 @@ class PooledSlots(SlotPolicy):
         self._pool_of_group = store.topology.pool_of_group
         # Pool -> its free slots.
         self._free: dict[int, list[int]] = {}
-        for slot in reversed(store.topology.slots_owned_by(worker)):
+        for slot in reversed(store.topology.free_slots_of(worker)):
             self._free.setdefault(self._pool_of_slot[slot], []).append(slot)
 
     def begin(self, group: HostedGroup) -> bool:

@@ -78,6 +78,8 @@ class Topology:
         slots_per_task_group: With tasks, how many of a worker's slots there are for each of its groups. Groups of one
             worker share them only if they have the same task and policy: slots of another one may be needed to complete
             a batch. 0 where slots belong to groups, or are shared by all.
+        reserved_of_worker: How many of each worker's slots, the last ones, the learners hold in reserve at first
+            (:mod:`rollmill.storage.slot_reserve`); empty if none.
     """
 
     rollout_length: int
@@ -93,6 +95,7 @@ class Topology:
     players: PlayerIds = field(default_factory=PlayerIds)
     tasks: int = 0
     slots_per_task_group: int = 0
+    reserved_of_worker: tuple[int, ...] = ()
 
     @property
     def num_completed_rings(self) -> int:
@@ -118,6 +121,19 @@ class Topology:
         """The slots that this rollout worker owns."""
         first = sum(self.slots_of_worker[:worker])
         return range(first, first + self.slots_of_worker[worker])
+
+    def free_slots_of(self, worker: int) -> list[int]:
+        """The slots that this rollout worker begins with."""
+        owned = self.slots_owned_by(worker)
+        return list(owned[: len(owned) - self._num_reserved(worker)])
+
+    def reserved_slots_of(self, worker: int) -> list[int]:
+        """The slots of this rollout worker that the learners hold in reserve at first."""
+        owned = self.slots_owned_by(worker)
+        return list(owned[len(owned) - self._num_reserved(worker) :])
+
+    def _num_reserved(self, worker: int) -> int:
+        return self.reserved_of_worker[worker] if self.reserved_of_worker else 0
 
     def slots_of_group(self, group: int) -> range:
         """The slots that belong to this group, if slots belong to groups."""
@@ -387,7 +403,7 @@ class SlotStore:
         for _ in learners:  # All before the first message: the release of its receiver would otherwise be the last.
             self.retain(slot)
         for learner in learners:
-            delivered = self.completed[learner].put(int(self._owner[slot]), slot)
+            delivered = self.completed[learner].put(self.owner_of(slot), slot)
             assert delivered, "the completion ring holds a place for every slot"
 
     def retain(self, slot: int) -> None:
@@ -396,10 +412,24 @@ class SlotStore:
 
     def release(self, slot: int) -> None:
         """Drops one reference; the last one returns the slot to the rollout worker that owns it."""
-        if atomic_add(self.references, slot, -1) == 1:
-            atomic_add(self.generation, slot, 1)
-            lane = self.topology.num_policy_workers  # the learner's
-            self.inboxes[int(self._owner[slot])].put(lane, encode(FREE_SLOT, slot))
+        if self.drop(slot):
+            self.give(slot)
+
+    def drop(self, slot: int) -> bool:
+        """Drops one reference; returns whether it was the last one, so that the slot may be given to its owner."""
+        if atomic_add(self.references, slot, -1) != 1:
+            return False
+        atomic_add(self.generation, slot, 1)
+        return True
+
+    def give(self, slot: int) -> None:
+        """Gives the rollout worker that owns a slot this slot, which nobody reads, to be filled."""
+        lane = self.topology.num_policy_workers  # the learner's
+        self.inboxes[self.owner_of(slot)].put(lane, encode(FREE_SLOT, slot))
+
+    def owner_of(self, slot: int) -> int:
+        """The rollout worker that owns a slot."""
+        return int(self._owner[slot])
 
     def park(self, group: int) -> None:
         """Marks a group that may not step, so that no policy worker waits for it.
@@ -412,6 +442,18 @@ class SlotStore:
             self.requests[policy_worker].wake()
 
 
+class SlotsNeeded(NamedTuple):
+    """How many slots a run has.
+
+    Attributes:
+        total: With which the run goes on in any case.
+        at_first: With which rollout workers begin; the learners hold the others in reserve.
+    """
+
+    total: int
+    at_first: int
+
+
 def slots_needed(
     *,
     num_groups: int,
@@ -420,13 +462,17 @@ def slots_needed(
     batch_size: int,
     num_policies: int = 1,
     draws_policies: bool = False,
-) -> int:
+) -> SlotsNeeded:
     """The number of slots with which no stage waits for storage, and no sample waits longer than necessary.
 
     Each group fills one slot; one batch is being learned from and another one is collected. More slots would only let
     samples grow old while the learner is the slower stage. Below ``num_groups + one batch's + 1`` the run could
     deadlock: every group would hold a full slot and wait for a free one, while the learner waits for a batch that
-    cannot become complete. Each policy has batches of its own.
+    cannot become complete.
+
+    Each policy has batches of its own, and those of all may become complete at the same time. So at first there is one
+    batch for each policy and one more, which is learned from. The others are needed only while all policies wait for
+    the last rows of their batches.
 
     Where policies are drawn for episodes, the last rows of a policy lie in more slots than a batch needs, because its
     episodes end one by one, and they wait there until the policy is drawn again: one slot more for each policy.
@@ -434,4 +480,8 @@ def slots_needed(
     slot_samples = rollout_length * group_rows
     # If slots do not divide a batch, the next batch begins in the middle of this one's last slot.
     batch_slots = -(-batch_size // slot_samples) + (batch_size % slot_samples != 0)
-    return num_groups + (2 * batch_slots + (draws_policies and num_policies > 1)) * num_policies
+    last_rows = num_policies if draws_policies and num_policies > 1 else 0
+    return SlotsNeeded(
+        total=num_groups + 2 * batch_slots * num_policies + last_rows,
+        at_first=num_groups + batch_slots * (num_policies + 1) + last_rows,
+    )

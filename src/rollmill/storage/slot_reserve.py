@@ -1,0 +1,66 @@
+"""Slots that the learners of several policies hold back, so that no worker collects far ahead of them.
+
+Each policy learns from batches of its own. In the worst case, every policy waits for the last rows of a batch while one
+more batch of each lies between being collected and being learned from, and the run must go on: so many slots there are
+(:func:`rollmill.storage.slots.slots_needed`). If all of them went round, however, rollout workers would collect two
+batches for each policy before the first time that they wait: they would take processor time from a learner that is
+late already, and samples would be older than they need be. So workers begin with fewer, and the learners hold the
+others in reserve::
+
+    worker's free list --> ... --> completed --> learned from --> free list, or back to the reserve
+            ^                                                                        |
+            +-- lent while no policy has a whole batch and groups wait for slots ----+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rollmill.storage.slots import SlotStore
+
+
+class SlotReserve:
+    """The slots that the learners hold back; one for all learners of a process, used by one thread at a time.
+
+    Args:
+        store: The slots. The last ``topology.reserved_of_worker`` slots of each worker are in the reserve at first.
+    """
+
+    def __init__(self, store: SlotStore) -> None:
+        self._store = store
+        topology = store.topology
+        self._most = topology.reserved_of_worker or (0,) * topology.num_workers
+        self._worker_of_group = np.array(topology.worker_of_group, np.int64)
+        self._held = [topology.reserved_slots_of(worker) for worker in range(topology.num_workers)]
+
+    def release(self, slots: Iterable[int], *, is_late: bool) -> None:
+        """Drop one reference on each slot, and return those that nobody reads any more to their workers.
+
+        Args:
+            slots: Completed slots that were learned from.
+            is_late: Whether another whole batch waits. Then slots that were lent go back to the reserve.
+        """
+        for slot in slots:
+            if not self._store.drop(slot):
+                continue
+            worker = self._store.owner_of(slot)
+            if is_late and len(self._held[worker]) < self._most[worker]:
+                self._held[worker].append(slot)
+            else:
+                self._store.give(slot)
+
+    def lend(self) -> None:
+        """Give each group that waits for a slot one of the reserve; call it while no policy has a whole batch.
+
+        Workers that have unread messages are left out: a slot may be among these.
+        """
+        if not any(self._held):
+            return
+        store = self._store
+        waiting = np.bincount(self._worker_of_group[store.group_is_parked], minlength=len(self._held))
+        for worker, held in enumerate(self._held):
+            if not len(store.inboxes[worker]):
+                for _ in range(min(int(waiting[worker]), len(held))):
+                    store.give(held.pop())
