@@ -52,7 +52,7 @@ def test_policies_hardly_learn_unless_they_are_told_to(
 
     monkeypatch.setattr(population, "_measure", measure)
     population.run("gym/CartPole-v1", seconds=1.0, overrides=given)
-    assert rates == [rate] * 16
+    assert rates == [rate] * 8
 
 
 def reports(arrivals: population.Arrivals, *rows: tuple[float, int, int]) -> None:

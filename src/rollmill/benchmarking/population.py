@@ -29,8 +29,9 @@ _ENVS_PER_POLICY = 16
 # Of every policy. One policy learns sooner than each of twelve, so its games would get longer (306 steps of Breakout
 # instead of 182 after 95 s) and fewer of them would have to be started, which takes time.
 _HARDLY_LEARN = {"learner.learning_rate": 1e-9, "learner.schedule": "constant"}
-# There and back, twice.
-_ROUNDS = 4
+# There and back. A few long measurements tell more than many short ones: each has to start and warm up, which takes a
+# minute with twelve policies, and the speed of a training changes within seconds.
+_ROUNDS = 2
 # Reading what the processes of 12 policies occupy takes 0.12 s of processor time.
 _LOOK_EVERY_S = 10.0
 # In lengths of the measurement. Policies that are drawn begin to share groups after about a minute (Breakout).
