@@ -57,7 +57,7 @@ def test_only_learners_of_several_policies_hold_slots_in_reserve(assignment: str
     several = planned(**{"population.policies": 4})
     assert all(0 <= slots - (12 + 64 + drawn) / 3 < 1 for slots in several.slots_of_worker)
     begin_with = [len(several.free_slots_of(worker)) for worker in range(3)]
-    assert all(0 <= slots - (12 + 5 * 8 + drawn) / 3 < 1 for slots in begin_with)
+    assert all(0 <= slots - (12 + 2 * 8) / 3 < 1 for slots in begin_with)
     assert not any(planned().reserved_of_worker)
     assert not any(planned(**{"population.policies": 4, "num_slots": 100}).reserved_of_worker)
 

@@ -204,10 +204,10 @@ def test_policies_that_are_drawn_leave_rows_in_more_slots() -> None:
     assert slots_needed(**sizes, draws_policies=True).total == 4 + 4, "one policy is always drawn"
 
 
-def test_several_policies_begin_with_a_batch_each_and_one_more() -> None:
+def test_workers_of_several_policies_begin_with_two_batches() -> None:
     sizes = {"num_groups": 4, "group_rows": 16, "rollout_length": 32, "batch_size": 1024}
-    assert slots_needed(**sizes, num_policies=3).at_first == 4 + 4 * 2
-    assert slots_needed(**sizes, num_policies=3, draws_policies=True).at_first == 4 + 4 * 2 + 3
+    assert slots_needed(**sizes, num_policies=3).at_first == 4 + 2 * 2
+    assert slots_needed(**sizes, num_policies=3, draws_policies=True).at_first == 4 + 2 * 2
 
 
 def test_slots_are_completed_for_the_policies_that_play_in_them(topology: Topology) -> None:

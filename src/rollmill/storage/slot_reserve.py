@@ -4,12 +4,15 @@ Each policy learns from batches of its own. In the worst case, every policy wait
 more batch of each lies between being collected and being learned from, and the run must go on: so many slots there are
 (:func:`rollmill.storage.slots.slots_needed`). If all of them went round, however, rollout workers would collect two
 batches for each policy before the first time that they wait: they would take processor time from a learner that is
-late already, and samples would be older than they need be. So workers begin with fewer, and the learners hold the
-others in reserve::
+late already, and samples would be older than they need be. So workers begin with the slots of a run of one policy, and
+the learners hold the others in reserve::
 
-    worker's free list --> ... --> completed --> learned from --> free list, or back to the reserve
+    worker's free list --> ... --> completed --> learned from --> free list, or now and then back to the reserve
             ^                                                                        |
             +-- lent while no policy has a whole batch and groups wait for slots ----+
+
+How many slots have to go round depends on how the policies' batches become complete: one after another, or all at about
+the same time. So slots are lent as soon as they are missed, and taken back one by one.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ class SlotReserve:
         topology = store.topology
         self._most = topology.reserved_of_worker or (0,) * topology.num_workers
         self._worker_of_group = np.array(topology.worker_of_group, np.int64)
+        self._num_policies = topology.players.policies
+        self._late_batches = 0
         self._held = [topology.reserved_slots_of(worker) for worker in range(topology.num_workers)]
 
     def release(self, slots: Iterable[int], *, is_late: bool) -> None:
@@ -40,14 +45,17 @@ class SlotReserve:
 
         Args:
             slots: Completed slots that were learned from.
-            is_late: Whether another whole batch waits. Then slots that were lent go back to the reserve.
+            is_late: Whether another whole batch waits. After as many such batches as there are policies, one of the
+                slots that were lent goes back to the reserve.
         """
+        self._late_batches += is_late
         for slot in slots:
             if not self._store.drop(slot):
                 continue
             worker = self._store.owner_of(slot)
-            if is_late and len(self._held[worker]) < self._most[worker]:
+            if self._late_batches >= self._num_policies and len(self._held[worker]) < self._most[worker]:
                 self._held[worker].append(slot)
+                self._late_batches = 0
             else:
                 self._store.give(slot)
 

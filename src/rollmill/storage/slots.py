@@ -470,9 +470,8 @@ def slots_needed(
     deadlock: every group would hold a full slot and wait for a free one, while the learner waits for a batch that
     cannot become complete.
 
-    Each policy has batches of its own, and those of all may become complete at the same time. So at first there is one
-    batch for each policy and one more, which is learned from. The others are needed only while all policies wait for
-    the last rows of their batches.
+    Each policy has batches of its own. All of them may wait for the last rows of a batch at the same time, but seldom
+    do. So rollout workers begin with the slots of two batches, as with one policy.
 
     Where policies are drawn for episodes, the last rows of a policy lie in more slots than a batch needs, because its
     episodes end one by one, and they wait there until the policy is drawn again: one slot more for each policy.
@@ -483,5 +482,5 @@ def slots_needed(
     last_rows = num_policies if draws_policies and num_policies > 1 else 0
     return SlotsNeeded(
         total=num_groups + 2 * batch_slots * num_policies + last_rows,
-        at_first=num_groups + batch_slots * (num_policies + 1) + last_rows,
+        at_first=num_groups + 2 * batch_slots,
     )
