@@ -34,14 +34,14 @@ class SlotReserve:
     def __init__(self, store: SlotStore) -> None:
         self._store = store
         topology = store.topology
-        self._most = topology.reserved_of_worker or (0,) * topology.num_workers
         self._worker_of_group = np.array(topology.worker_of_group, np.int64)
         self._num_policies = topology.players.policies
         self._late_batches = 0
         self._held = [topology.reserved_slots_of(worker) for worker in range(topology.num_workers)]
+        self._most = [len(held) for held in self._held]
 
     def release(self, slots: Iterable[int], *, is_late: bool) -> None:
-        """Drop one reference on each slot, and return those that nobody reads any more to their workers.
+        """Drop one reference on each slot; slots without references go to their workers, or to the reserve.
 
         Args:
             slots: Completed slots that were learned from.

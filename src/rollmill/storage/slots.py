@@ -423,7 +423,7 @@ class SlotStore:
         return True
 
     def give(self, slot: int) -> None:
-        """Gives the rollout worker that owns a slot this slot, which nobody reads, to be filled."""
+        """Sends a slot without references to the rollout worker that owns it, which fills it again."""
         lane = self.topology.num_policy_workers  # the learner's
         self.inboxes[self.owner_of(slot)].put(lane, encode(FREE_SLOT, slot))
 
