@@ -63,10 +63,11 @@ def kill_engine(number: int, after: float) -> Iterator[Kill]:
     def watch() -> None:
         until = None
         while not is_over.wait(0.002):
+            kill.pids += sorted(children() - before - set(kill.pids))
+            # An engine's queue is older than the engine, and goes soon after its kill: look in between.
             for line in Path("/proc/self/maps").read_text().splitlines():
                 if QUEUE in line:
                     kill.names.add(line.partition(QUEUE)[2].split()[0])
-            kill.pids += sorted(children() - before - set(kill.pids))
             if until is None and len(kill.pids) > number:
                 until = time.monotonic() + after
             if kill.at is None and until is not None and time.monotonic() >= until:
