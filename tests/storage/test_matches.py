@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmill.storage.matches import Match, follow_matches, matches_of
 
@@ -41,6 +44,37 @@ def test_each_opponent_is_met_from_the_side_of_the_given_policy() -> None:
     policies, returns = np.array([[0, 1, 2]], np.int16), np.array([[5, 2, -2]], np.float32)
     assert matches_of(policies, returns, 3, policy=1) == (Match(0, 0.0), Match(2, 1.0))
     assert matches_of(policies, returns, 3, policy=3) == ()
+
+
+def test_many_matches_are_those_of_a_literal_count() -> None:
+    random = np.random.default_rng(0)
+    for agents in (2, 3, 4):
+        policies = random.integers(0, 4, (40, 5 * agents)).astype(np.int16)
+        returns = random.integers(-2, 3, policies.shape).astype(np.float32)
+        returns[random.random(returns.shape) < 0.1] = nan
+        returns[random.random(returns.shape) < 0.2] = inf
+        for policy in range(4):
+            counted = literal_matches(policies, returns, agents, policy)
+            assert len(counted) > 20
+            assert list(matches_of(policies, returns, agents, policy=policy)) == counted
+
+
+def literal_matches(policies: NDArray[Any], returns: NDArray[Any], agents: int, policy: int) -> list[Match]:
+    found = []
+    for step in range(len(returns)):
+        for first in range(0, returns.shape[1], agents):
+            of_game = range(first, first + agents)
+            if any(np.isnan(returns[step, row]) for row in of_game):
+                continue
+            scores: dict[int, list[float]] = {}
+            for row in of_game:
+                if np.isfinite(returns[step, row]):
+                    scores.setdefault(int(policies[step, row]), []).append(float(returns[step, row]))
+            mine = scores.pop(policy, [])
+            for opponent in sorted(scores) if mine else ():
+                lead = np.mean(mine) - np.mean(scores[opponent])
+                found.append(Match(opponent, 1.0 if lead > 0 else 0.5 if lead == 0 else 0.0))
+    return found
 
 
 def followed(*steps: tuple[list[list[float]], list[bool]]) -> list[list[list[float]]]:

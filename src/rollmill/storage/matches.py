@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,18 +59,25 @@ def matches_of(policies: NDArray[Any], returns: NDArray[Any], agents: int, *, po
     A game counts when it is over for all agents, whose episodes may have ended before: the mean return of those that
     the policy played is compared with that of each other player's. Agents that never acted are left out.
     """
-    found = []
-    steps, envs = np.nonzero(~np.isnan(returns).reshape(len(returns), -1, agents).any(axis=2))
-    for step, env in zip(steps.tolist(), envs.tolist(), strict=True):
-        rows = slice(env * agents, (env + 1) * agents)
-        acted = np.isfinite(returns[step, rows])
-        ids = policies[step, rows][acted]
-        own = ids == policy
-        if own.all() or not own.any():
-            continue
-        scores = returns[step, rows][acted]
-        mine = float(scores[own].mean())
-        for opponent in np.unique(ids[~own]).tolist():
-            theirs = float(scores[ids == opponent].mean())
-            found.append(Match(opponent, 1.0 if mine > theirs else 0.5 if mine == theirs else 0.0))
-    return tuple(found)
+    by_env = returns.reshape(-1, agents)
+    games = np.flatnonzero(~np.isnan(by_env).any(axis=1))
+    ids, scores = policies.reshape(-1, agents)[games], by_env[games].astype(np.float64)
+    acted = np.isfinite(scores)
+    own = acted & (ids == policy)
+    others = acted & ~own & own.any(axis=1, keepdims=True)
+    mine = _mean_of(scores, own)
+    found: list[tuple[int, Match]] = []
+    for opponent in np.unique(ids[others]).tolist():
+        theirs = others & (ids == opponent)
+        met = np.flatnonzero(theirs.any(axis=1))
+        lead = mine[met] - _mean_of(scores[met], theirs[met])
+        points = (0.5 + 0.5 * np.sign(lead)).tolist()
+        found += zip(met.tolist(), map(Match, itertools.repeat(opponent), points), strict=False)
+    # In the order of their ends; the sort is stable, so that a game's opponents stay in the order of their ids.
+    return tuple(match for _, match in sorted(found, key=itemgetter(0)))
+
+
+def _mean_of(scores: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The mean of the chosen scores of each row ``[G, A]``; 0 where none is chosen."""
+    means: NDArray[np.float64] = np.where(chosen, scores, 0.0).sum(axis=1) / np.maximum(chosen.sum(axis=1), 1)
+    return means
