@@ -69,6 +69,7 @@ _OTHERS = {
 }
 _SCRIPTS = {name: block for name, block in _OTHERS.items() if "__main__" in block}
 _SNIPPETS = {name: block for name, block in _OTHERS.items() if name not in _SCRIPTS}
+_READ_FIRST = ("README-1", "quickstart-1")
 
 
 def _run(script: Path) -> str:
@@ -79,6 +80,7 @@ def _run(script: Path) -> str:
     return finished.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("name", _RECIPES)
 def test_a_recipe_runs(name: str, tmp_path: Path) -> None:
@@ -156,7 +158,9 @@ def _around(text: str, run_of: Callable[..., Path]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("name", _SCRIPTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _READ_FIRST else pytest.mark.slow) for name in _SCRIPTS]
+)
 def test_a_script_of_a_page_runs(name: str, tmp_path: Path, run_of: Callable[..., Path]) -> None:
     text = _SCRIPTS[name]
     if "atari/" in text:

@@ -46,6 +46,10 @@ _COMMANDS = {
 }
 
 
+# One of each kind: an environment, a network, a model, an algorithm; `make test-slow` runs the others.
+_QUICK = {"maze.py", "network.py", "normed.py", "a2c.py"}
+
+
 def test_every_block_with_a_name_is_run() -> None:
     assert set(_BLOCKS) == {*_COMMANDS, "check_maze.py"}
 
@@ -73,7 +77,9 @@ def write_blocks(folder: Path) -> None:
 
 
 # In this process, whose fork server is up; tests/regimes/test_user_code.py starts programs of users.
-@pytest.mark.parametrize("name", _COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in _COMMANDS]
+)
 def test_an_extension_of_the_page_trains(name: str, in_a_folder: Path) -> None:
     write_blocks(in_a_folder)
     assert main(["train", *_COMMANDS[name], *_SMALL, "--run-dir", "run"]) == 0

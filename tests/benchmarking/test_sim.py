@@ -65,6 +65,7 @@ def test_as_many_processes_as_divide_the_environments(
     assert {config.num_envs for config in measured} == {64}
 
 
+@pytest.mark.slow
 def test_pure_simulation_and_sampler_take_turns() -> None:
     found: Any = sampler.run("gym/CartPole-v1", seconds=0.6, overrides=CARTPOLE)
     assert len(found["pairs"]) == 3

@@ -50,6 +50,7 @@ def small_sweep(folder: Path, **changes: Any) -> SweepResult:
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_says_why_no_trial_has_the_presets_values(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     space = {"learner.epochs": {"choices": [1]}}
     result = sweep("gym/CartPole-v1", space, trials=3, output=tmp_path / "s", pruner="none", **SMALL, total_steps=3000)

@@ -56,6 +56,7 @@ def test_wrong_usage(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_without_a_result_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,8 @@ LOCKSTEP = {
     "model.core": "gru",
     "model.core_size": 8,
     "model.normalise_observations": True,
+    "learner.epochs": 2,
+    "learner.minibatches": 2,
 }
 REPLAY = {"replay.min_size": 100, "learner.batch_size": 16}
 RUNS: dict[str, dict[str, Any]] = {

@@ -149,6 +149,7 @@ def test_maps_of_other_packages_are_asked_for(monkeypatch: pytest.MonkeyPatch) -
         make("deathmatch_bots", wad="paper")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_assets(), reason="needs envpool-assets")
 def test_battle_trains_with_its_preset(tmp_path: Path) -> None:
     small = {"num_envs": 4, "rollout_length": 16, "learner.batch_size": 64, "learner.minibatches": 2}

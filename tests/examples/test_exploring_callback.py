@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rollmill.cli.program import main
 
 EXAMPLE = Path(__file__).parents[2] / "examples/exploring_callback.py"
 
 
+@pytest.mark.slow
 def test_it_raises_the_entropy_bonus_of_a_run_whose_return_stalls(tmp_path: Path) -> None:
     # Without learning, the return stalls at once.
     module = tmp_path / "impatient.py"

@@ -101,6 +101,7 @@ class Straggling(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), float(action), self._left == 0, False, {}
 
 
+@pytest.mark.slow
 def test_the_lag_of_a_straggler_stays_below_the_bound(tmp_path: Path) -> None:
     bound_of = next(m for m in sys.modules.values() if getattr(m, "__file__", None) == str(EXAMPLE)).lag_bound
     run_settings: dict[str, Any] = {

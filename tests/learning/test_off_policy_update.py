@@ -166,7 +166,7 @@ def test_soft_q_learning_of_choices_finds_the_soft_optimum() -> None:
     "changes",
     [
         {"algorithm": "td3", "target_noise": 0.0},
-        {"algorithm": "ddpg"},
+        pytest.param({"algorithm": "ddpg"}, marks=pytest.mark.slow),
         {"algorithm": "sac", "temperature": 1e-3},
     ],
 )
@@ -181,6 +181,7 @@ def test_continuous_actions_find_the_optimum(changes: dict[str, object]) -> None
     np.testing.assert_allclose(q, np.stack([value] * len(q)), atol=0.1)
 
 
+@pytest.mark.slow
 def test_learned_temperature_reaches_the_target_entropy() -> None:
     batch, _ = aims()
     algorithm = learn(

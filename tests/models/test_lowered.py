@@ -27,7 +27,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.encoder}-{c.core}")
-@pytest.mark.parametrize("rows", [1, 3, 7, 16, 160])
+@pytest.mark.parametrize("rows", [1, 3, 7, 16, pytest.param(160, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", [(4, 84, 84), (72, 96, 3)])
 def test_outputs_are_those_of_autocast_bit_for_bit(config: ModelConfig, rows: int, shape: tuple[int, ...]) -> None:
     specs = {"obs": ArraySpec(shape=shape, dtype="uint8"), "v": ArraySpec(shape=(5,), dtype="float32")}

@@ -128,6 +128,7 @@ def binary_regression(step_size: float, *, keeps_values: bool, seed: int) -> flo
     return math.sqrt(np.mean(errors))
 
 
+@pytest.mark.slow
 def test_ordinary_samples_survive_large_ones_as_published() -> None:
     # Published (figure 1, each method with its best step size): after a large target, normalised targets alone lose
     # what was learned of ordinary ones, which keeping the values prevents.

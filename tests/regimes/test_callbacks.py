@@ -299,6 +299,7 @@ def test_a_batch_that_has_begun_is_refused(tmp_path: Path) -> None:
         train(tmp_path, callback, **LOCKSTEP)
 
 
+@slow
 def test_a_resumed_run_keeps_the_numbers_that_were_set(tmp_path: Path) -> None:
     settings = {**LOCKSTEP, "checkpoint.every_steps": 128 * 6, "learner.schedule": "constant"}
     changes = Setting(from_batch=4, learning_rate=0.00003), Setting(from_batch=10, reward_scale=0.5)

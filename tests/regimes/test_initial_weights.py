@@ -133,6 +133,7 @@ def test_parallel_learners_share_the_gradients_of_what_is_trained(tmp_path: Path
     assert run.agent_steps >= 128
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_need_the_source_again(first: rollmill.Run, tmp_path: Path) -> None:
     source = train(tmp_path / "source", **SMALL)
     run = train(tmp_path / "run", **SMALL, init_from=source.dir)

@@ -145,7 +145,7 @@ def one_thread() -> Iterator[None]:
     ("preset", "changes"),
     [
         ("gym/CartPole-v1", {"lag": 3, **RECURRENT}),
-        ("atari/pong", {"lag": 1}),
+        pytest.param("atari/pong", {"lag": 1}, marks=slow),
         pytest.param("gym/CartPole-v1", {"lag": 0}, marks=slow),
         pytest.param("gym/CartPole-v1", {"lag": 1}, marks=slow),
         pytest.param("atari/pong", {"lag": 3, **RECURRENT}, marks=slow),

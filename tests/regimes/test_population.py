@@ -62,6 +62,7 @@ def check_history(history: list[PbtEvent], names: str = "012") -> None:
                 assert after.scores[after.source] > after.scores[name]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_population_of_single_agents_resumes_with_its_history(tmp_path: Path) -> None:
     settings = {"total_steps": 9000, "learner.schedule": "constant"}

@@ -145,7 +145,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., rollmill
     ("preset", "algo", "changes"),
     [
         CHOOSY_SEQUENCES,
-        CHOOSY_TRANSITIONS,
+        pytest.param(*CHOOSY_TRANSITIONS, marks=slow),
         PENDULUM,
         pytest.param(Positions, "dqn", RECURRENT, marks=slow),
         pytest.param(
@@ -328,7 +328,10 @@ def test_a_run_resumes_from_a_checkpoint_of_another_kind_of_device(
     assert read_metrics(run.dir)[-1]["batches"] > batches
 
 
-@pytest.mark.parametrize("settings", [CHOOSY_TRANSITIONS, CHOOSY_SEQUENCES], ids=["transitions", "sequences"])
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param(CHOOSY_TRANSITIONS, id="transitions", marks=slow), pytest.param(CHOOSY_SEQUENCES, id="sequences")],
+)
 def test_a_run_resumed_for_less_than_a_sample_ends(
     settings: tuple[Any, str, dict[str, Any]], finished: Callable[..., rollmill.Run], tmp_path: Path
 ) -> None:

@@ -97,7 +97,7 @@ def assert_each_learned_in_its_ratio(run: rollmill.Run, names: str | tuple[str, 
     ("game", "changes"),
     [
         ("test/rounds", {"replay.priorities": "proportional", "population.policies": "a,b,c"}),
-        ("test/crowd", {"population.policies": "a,b,c", "replay.n_step": 2}),
+        pytest.param("test/crowd", {"population.policies": "a,b,c", "replay.n_step": 2}, marks=slow),
         pytest.param("gym/CartPole-v1", {"population.policies": "a,b,c", "policy.b.model.mlp_sizes": (8,)}, marks=slow),
         pytest.param(
             "test/rounds", {"population.policies": "a,b,c", "policy.b.off_policy.algorithm": "sac"}, marks=slow
@@ -220,6 +220,7 @@ def test_guests_are_met_and_weights_are_taken_over(tmp_path: Path) -> None:
     assert read_metrics(met.dir)[-1]["win_rate/old"] is not None
 
 
+@slow
 def test_steps_of_guests_with_agents_of_their_own_are_not_learned_from(tmp_path: Path) -> None:
     guests = {"population.guests": "first,random", "policy.first.agents": "ann", "policy.random.agents": "bob"}
     run, last = train("test/crowd", tmp_path / "run", total_steps=600, **guests)
@@ -272,6 +273,7 @@ def only_sometimes(agent: str, env: int, episode: int) -> str:
     return "b" if episode % 50 == 7 and env == 0 else "a"
 
 
+@slow
 def test_policies_that_hardly_play_do_not_stop_the_run(tmp_path: Path) -> None:
     rollmill.register_assignment("only_sometimes", only_sometimes)
     settings = {"population.policies": "a,b,c", "population.assignment": "only_sometimes", "replay.capacity": 300}

@@ -69,6 +69,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_weighed_terms_teach_what_the_same_rewards_teach(tmp_path: Path) -> None:
     paid = train(tmp_path / "paid", **LOCKSTEP, **{"env.kwargs.pays": True, "learner.reward_scale": 0.5})
     terms = {"learner.reward_weights.up": 0.5, "learner.reward_weights.angle": 0.0}

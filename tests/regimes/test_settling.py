@@ -107,6 +107,7 @@ def test_a_core_is_shared_by_actor_and_critic() -> None:
     assert settled_settings(config, spec_of(VECTOR), 10_000, never)["model.shared"] is True
 
 
+@pytest.mark.slow
 def test_a_run_records_what_was_settled_and_keeps_it_on_resume(tmp_path: Path) -> None:
     def recorded() -> tuple[object, object, object]:
         content = json.loads((tmp_path / "config.json").read_text())

@@ -73,6 +73,7 @@ def train(run_dir: Path, steps: int, **settings: Any) -> float:
     return run.episode_return
 
 
+@pytest.mark.slow
 def test_what_is_heard_is_learned_and_what_is_not_is_not(tmp_path: Path) -> None:
     assert train(tmp_path / "heard", 24_000, target_return=0.92) > 0.9
     # The mean of 100 episodes of 16 guesses has a standard error of 0.0125.

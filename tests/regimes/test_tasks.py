@@ -57,6 +57,7 @@ def test_each_task_gets_as_many_samples_and_its_returns_are_told_apart(tmp_path:
     assert rollmill.evaluate(run.dir, episodes=2, task="MountainCar-v0").mean == -200.0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_counts(tmp_path: Path) -> None:
     run = rollmill.train(TASKS[:2], run_dir=tmp_path / "run", total_steps=3_000, **SMALL)
     before = last_row(run)

@@ -97,6 +97,7 @@ def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -
     assert json.loads(done.stdout.splitlines()[-1])["env"] == "my/maze"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_an_encoder_that_a_script_imports_is_found_again(tmp_path: Path) -> None:
     (tmp_path / "network.py").write_text(NETWORK)
