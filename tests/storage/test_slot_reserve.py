@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.rollout.driven_worker import STEPS, driving, slot_store, topology_of
 
 from rollmill.rollout.slot_policies import PooledSlots
@@ -113,3 +116,25 @@ def test_a_group_that_waits_goes_on_in_a_lent_slot() -> None:
         assert (slot, step) == (2, 0)
         driver.answer(0)
         assert driver.completed(1) == [1], "its full slot is complete with this answer"
+
+
+def test_groups_may_begin_and_end_to_wait_while_slots_are_lent() -> None:
+    store = slot_store(two_workers())
+    reserve = SlotReserve(store)
+    process = multiprocessing.get_context("fork").Process(target=flip, args=(store.group_is_parked,))
+    process.start()
+    try:
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            reserve.lend()
+            np.full(2, 10**12)  # What an array that is not filled may hold.
+    finally:
+        process.kill()
+        process.join()
+    assert given(store, 0) == [], "the other process parks no group of worker 0"
+    assert given(store, 1) == [7]
+
+
+def flip(group_is_parked: NDArray[np.bool_]) -> None:
+    while True:
+        group_is_parked[1] = not group_is_parked[1]

@@ -67,7 +67,8 @@ class SlotReserve:
         if not any(self._held):
             return
         store = self._store
-        waiting = np.bincount(self._worker_of_group[store.group_is_parked], minlength=len(self._held))
+        # Read once, as weights: as an index it would be counted first, and may change before it is read again.
+        waiting = np.bincount(self._worker_of_group, weights=store.group_is_parked, minlength=len(self._held))
         for worker, held in enumerate(self._held):
             if not len(store.inboxes[worker]):
                 for _ in range(min(int(waiting[worker]), len(held))):
