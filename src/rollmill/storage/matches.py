@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -72,7 +71,7 @@ def matches_of(policies: NDArray[Any], returns: NDArray[Any], agents: int, *, po
         met = np.flatnonzero(theirs.any(axis=1))
         lead = mine[met] - _mean_of(scores[met], theirs[met])
         points = (0.5 + 0.5 * np.sign(lead)).tolist()
-        found += zip(met.tolist(), map(Match, itertools.repeat(opponent), points), strict=False)
+        found += [(game, Match(opponent, share)) for game, share in zip(met.tolist(), points, strict=True)]
     # In the order of their ends; the sort is stable, so that a game's opponents stay in the order of their ids.
     return tuple(match for _, match in sorted(found, key=itemgetter(0)))
 
