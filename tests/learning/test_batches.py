@@ -10,6 +10,7 @@ from rollmill.learning.batch_loader import BatchLoader, ReadyBatches
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.player_ids import PlayerIds
+from rollmill.storage.slot_reserve import SlotReserve
 from rollmill.storage.slots import POLICY_ID, SlotStore, Topology, add_to_layout, slot_fields
 
 T, B, SLOTS = 5, 4, 6
@@ -157,7 +158,7 @@ def test_episodes_are_reported_with_the_rows_they_ended_in(store: SlotStore) -> 
 def test_the_loader_prepares_in_the_background_and_keeps_the_order(store: SlotStore) -> None:
     admission = FirstInFirstOut(store, B)
     ready = ReadyBatches()
-    loader = BatchLoader(CompletedSlots(store, admission, lambda batch: (batch, "prepared")), ready)
+    loader = BatchLoader(CompletedSlots(store, admission, lambda batch: (batch, "prepared"), SlotReserve(store)), ready)
     try:
         assert ready.count == 0
         for slot in (3, 0, 5):
@@ -178,11 +179,46 @@ def test_the_loader_prepares_in_the_background_and_keeps_the_order(store: SlotSt
         loader.close()
 
 
+def test_an_incomplete_batch_needs_half_of_the_mean_of_all_queues() -> None:
+    store = make_store(slots=13, policies=3)  # one of them is the group's
+    store.arrays[POLICY_ID][...] = 1
+    store.arrays[POLICY_ID][..., 0] = store.policy
+    admission = FirstInFirstOut(store, 100)
+    for slot in (4, 2):
+        assert admission.take_incomplete() is None
+        store.retain(slot)
+        admission.add(slot)
+    batch = admission.take_incomplete()
+    assert batch is not None
+    assert batch.slots == (4, 2)
+    assert batch.arrays["valid"].sum() == 2 * T
+    assert admission.take_incomplete() is None
+
+
+def test_a_shortage_of_slots_makes_an_incomplete_batch() -> None:
+    store = make_store(policies=2)
+    store.arrays[POLICY_ID][...] = store.policy
+    reserve = SlotReserve(store)
+    loader = BatchLoader(CompletedSlots(store, FirstInFirstOut(store, 100 * B), lambda batch: batch, reserve))
+    try:
+        for slot in (1, 3):
+            store.retain(slot)
+            assert store.completed[0].put(0, slot)
+        assert loader.next(timeout_s=0.5) is None
+        reserve.shortages += 1
+        batch = loader.next(timeout_s=10.0)
+        assert batch is not None
+        assert batch.slots == (1, 3)
+        assert loader.next(timeout_s=0.5) is None
+    finally:
+        loader.close()
+
+
 def test_an_error_in_the_loader_s_thread_reaches_the_learner(store: SlotStore) -> None:
     def fail(batch: object) -> object:
         raise ZeroDivisionError("in the thread")
 
-    loader = BatchLoader(CompletedSlots(store, FirstInFirstOut(store, B), fail))
+    loader = BatchLoader(CompletedSlots(store, FirstInFirstOut(store, B), fail, SlotReserve(store)))
     try:
         store.retain(0)
         assert store.completed[0].put(0, 0)

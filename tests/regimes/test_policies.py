@@ -135,6 +135,21 @@ def test_populations_in_lockstep_are_reproducible_and_resumable(game: str, setti
     assert result.resumed_from > 0
 
 
+def by_number(agent: str, env: int, episode: int) -> str:
+    """The policies take turns, episode by episode."""
+    return "abc"[episode % 3]
+
+
+def test_a_resumed_run_goes_on_counting_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ASSIGNMENTS, "factories", {})
+    rollmill.register_assignment("by_number", by_number)
+    small = {key: value for key, value in SMALL.items() if key != "rollout.num_workers"}
+    settings = {**small, "population.policies": "a,b,c", "population.assignment": "by_number", "lag": 1}
+    result = verify("gym/CartPole-v1", updates=8, **settings)
+    assert result.equal, result.describe()
+    assert result.resumed_from > 0
+
+
 @pytest.mark.usefixtures("leaves_nothing")
 def test_the_policy_that_diverges_is_named_and_all_are_saved(tmp_path: Path) -> None:
     settings = {**SMALL, "population.policies": "a,b", "policy.b.learner.learning_rate": 1e30}
@@ -160,8 +175,30 @@ def by_episode(agent: str, env: int, episode: int) -> str:
     return "a" if agent == "ann" and episode % 2 else "b"
 
 
+def exploiters(agent: str, env: int, episode: int) -> str:
+    """In each group of four environments another policy plays the first one, and "main" plays the others."""
+    return "main" if env % 4 else f"x{env // 4}"
+
+
 def misspelt(agent: str, env: int, episode: int) -> str:
     return "c"
+
+
+def test_policies_whose_rows_lie_in_all_slots_learn_from_incomplete_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ASSIGNMENTS, "factories", {})
+    rollmill.register_assignment("exploiters", exploiters)
+    settings: dict[str, Any] = {"population.policies": "main,x0,x1,x2,x3", "population.assignment": "exploiters"}
+    # The four would need 8 slots each for a batch, and there are 20 for all policies.
+    settings |= {"num_envs": 16, "envs_per_group": 4, "rollout_length": 8, "rollout.num_workers": 1}
+    settings |= {"learner.batch_size": 64, "learner.minibatches": 1, "num_slots": "auto"}
+    run = rollmill.train(
+        "gym/CartPole-v1", run_dir=tmp_path / "run", quiet=True, total_steps=6000, max_seconds=60, **settings
+    )
+    assert run.agent_steps >= 6000
+    last = rows_of(run.dir)[-1]
+    assert min(last[f"policy/x{index}/agent_steps"] for index in range(4)) > 200
 
 
 def test_a_function_says_who_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,8 @@ def test_environments_that_another_user_pickled_are_restored_only_if_trusted(tmp
     states = GroupStates(tmp_path)
     packed = states.read_packed(EVERY, 1)
     assert packed is not None
-    environments, first, rnn_state, _ = decode(packed[0])
+    environments, first, rnn_state, _, episodes = decode(packed[0])
+    assert episodes is None, "one player plays"
     states.write_packed(EVERY, 0, encode((environments, first, rnn_state, None)))
     with pytest.raises(UntrustedError, match=r"is not trusted, and it holds pickled environments"):
         play(tmp_path, saves_environments=True, first_iteration=EVERY)

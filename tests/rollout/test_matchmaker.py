@@ -173,7 +173,7 @@ def test_a_resumed_match_keeps_its_players(hall: Hall) -> None:
     hall.publish(1, 2, 3)
     hall.store.arrays["policy_id"][1, 0] = [0, 2, 0, 0, 3, 0]
     maker = hall.matchmaker(share=1.0, counts_users=False)
-    maker.resume(hall.groups[1])
+    maker.resume(hall.groups[1], None)
     hall.groups[1].environments.episodes[1] += 1
     maker.write(hall.groups[1], 1)
     players = hall.playing(1, 1)
@@ -198,7 +198,7 @@ def test_an_agent_that_ends_first_is_compared_when_the_game_is_over(hall: Hall) 
         other.store.arrays[name][0, 0] = hall.store.arrays[name][0, STEPS]
     hall.store.carry_over(0, 0)
     resumed = other.matchmaker()
-    resumed.resume(other.groups[0])
+    resumed.resume(other.groups[0], maker.episodes(hall.groups[0]))
     for players, of_hall in ((maker, hall), (resumed, other)):
         environments, returns = of_hall.groups[0].environments, of_hall.store.arrays["match_return"]
         environments.resets_next[1] = True

@@ -104,6 +104,36 @@ def test_without_a_reserve_every_slot_goes_back_to_its_worker(is_late: bool) -> 
     assert given(store, 0) == [2]
 
 
+@pytest.mark.parametrize("policies", [1, 2])
+def test_there_is_a_shortage_once_all_groups_have_waited_for_long(
+    policies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr("rollmill.storage.slot_reserve.time.monotonic", lambda: seconds)
+    store = slot_store(replace(two_workers(), players=PlayerIds(policies=policies)))
+    reserve = SlotReserve(store)
+
+    def shortages_after(more: float) -> int:
+        nonlocal seconds
+        reserve.lend()
+        seconds += more
+        reserve.lend()
+        return reserve.shortages
+
+    store.group_is_parked[:] = True
+    assert shortages_after(9) == 0, "slots are lent"
+    assert sorted(given(store, 0)) == [3, 4]
+    assert shortages_after(9) == 0, "a slot is on its way to worker 1"
+    assert given(store, 1) == [7]
+    store.group_is_parked[2] = False
+    assert shortages_after(9) == 0, "a group has a slot"
+    store.group_is_parked[2] = True
+    assert shortages_after(0.4) == 0
+    reserve.release([], is_late=False)
+    assert shortages_after(0.4) == 0, "a batch was learned from meanwhile"
+    assert shortages_after(0.4) == (policies > 1), "with one policy there are slots enough"
+
+
 def test_a_group_that_waits_goes_on_in_a_lent_slot() -> None:
     store = slot_store(replace(topology_of(groups=1, slots=3), reserved_of_worker=(1,)))
     reserve = SlotReserve(store)

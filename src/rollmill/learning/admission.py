@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from rollmill.learning.batch_loader import POLL_S
 from rollmill.learning.trajectories import Trajectories, gather_trajectories_of
 from rollmill.runtime.definitions import Registry
 from rollmill.settings.value_checks import ConfigError
+from rollmill.storage.slot_reserve import SlotReserve
 from rollmill.storage.slots import POLICY_ID, SlotStore
 
 Prepared = TypeVar("Prepared")
@@ -34,6 +35,15 @@ class Admission(Protocol):
 
     def take(self) -> Trajectories | None:
         """Return the next batch, or None while it is incomplete."""
+        ...
+
+
+@runtime_checkable
+class TakesIncomplete(Protocol):
+    """A rule of :class:`Admission` that can form a smaller batch, where several policies hold all slots."""
+
+    def take_incomplete(self) -> Trajectories | None:
+        """Return a batch of what there is, although it is too small; None to wait for more."""
         ...
 
 
@@ -76,6 +86,22 @@ class FirstInFirstOut:
         if chosen is None:
             return None
         self.cut(chosen)
+        return gather_trajectories_of(self._store, np.array(chosen, np.int64))
+
+    def take_incomplete(self) -> Trajectories | None:
+        """Return all that there is, if it lies in at least half as many slots as the mean queue of a policy holds.
+
+        Where all slots are held, the longest queue has the mean at least, so that one policy always goes on.
+        """
+        topology = self._store.topology
+        held = len(self._segments)
+        if not held or 2 * held * self._policies < topology.num_slots - topology.num_groups:
+            return None
+        chosen, column = [], 0
+        while self._segments:
+            slot, first_row, of_rows = self._segments.popleft()
+            chosen.append((slot, first_row, len(of_rows), column))
+            column += len(of_rows)
         return gather_trajectories_of(self._store, np.array(chosen, np.int64))
 
     def choose(self, num_trajectories: int) -> list[tuple[int, int, int, int]] | None:
@@ -227,10 +253,19 @@ class CompletedSlots(Generic[Prepared]):
         store: The slots.
         admission: Forms batches of the slots.
         prepare: Called in the loader's thread for every batch, for work that does not need the weights.
+        reserve: Tells of shortages of slots.
     """
 
-    def __init__(self, store: SlotStore, admission: Admission, prepare: Callable[[Trajectories], Prepared]) -> None:
+    def __init__(
+        self,
+        store: SlotStore,
+        admission: Admission,
+        prepare: Callable[[Trajectories], Prepared],
+        reserve: SlotReserve,
+    ) -> None:
         self._admission = admission
+        self._reserve = reserve
+        self._shortages = reserve.shortages
         self._prepare = prepare
         self._completed = store.completed[store.policy]
         self._messages = np.empty(store.topology.num_slots, np.int64)
@@ -241,6 +276,11 @@ class CompletedSlots(Generic[Prepared]):
             self._admission.add(slot)
         while (batch := self._admission.take()) is not None:
             yield self._prepare(batch)
+        if (shortages := self._reserve.shortages) != self._shortages:
+            self._shortages = shortages
+            rule = self._admission
+            if isinstance(rule, TakesIncomplete) and (batch := rule.take_incomplete()) is not None:
+                yield self._prepare(batch)
 
     def while_full(self) -> None:
         """Do nothing while a batch waits for the learner."""

@@ -162,7 +162,8 @@ class OnPolicyTrainer:
     @contextmanager
     def session(self) -> Iterator[None]:
         """Load batches in the background."""
-        self._loader = BatchLoader(CompletedSlots(self._store, self._admission, self._prepare), self._ready)
+        source = CompletedSlots(self._store, self._admission, self._prepare, self._reserve)
+        self._loader = BatchLoader(source, self._ready)
         try:
             yield
         finally:

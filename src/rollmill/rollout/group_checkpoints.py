@@ -29,7 +29,7 @@ class GroupCheckpoints:
         save_every: Iterations from one checkpoint to the next; 0 for none.
         saves_environments: Whether environments are saved where they can be; otherwise all are rebuilt.
         trust: Whether to use the files of a resumed run even if another user wrote them.
-        matchmaker: Says who plays the rows of environments that were built again; None without past selves.
+        matchmaker: Says who plays each row; None where the policy that learns plays all.
     """
 
     store: SlotStore
@@ -65,6 +65,8 @@ class GroupCheckpoints:
             self.store.arrays[name][group.slot, 0] = value
         if self.store.group_rnn_state is not None:
             self.store.group_rnn_state[group.index] = state.rnn_state
+        if self.matchmaker is not None:
+            self.matchmaker.resume(group, state.episodes)
         return True
 
     def save_if_due(self, group: HostedGroup) -> None:
@@ -81,6 +83,7 @@ class GroupCheckpoints:
             environments,
             {name: arrays[name][group.slot, last].copy() for name in self.store.carried},
             None if rnn_state is None else rnn_state[group.index].copy(),
+            None if self.matchmaker is None else self.matchmaker.episodes(group),
         )
         self.states.write(group.iteration + 1, group.index, state)
         if environments is None:

@@ -186,10 +186,19 @@ class Matchmaker:
         if playing is not None:
             self._end(playing[0])
 
-    def resume(self, group: HostedGroup) -> None:
-        """Take over who plays from x_0 of a restored group's slot."""
+    def resume(self, group: HostedGroup, episodes: NDArray[np.int64] | None) -> None:
+        """Take over who plays from x_0 of a restored group's slot.
+
+        Args:
+            group: The group.
+            episodes: What :meth:`episodes` returned when it was saved; None in files of earlier versions.
+        """
         ids = self._policies[group.slot, 0].reshape(-1, self._agents).copy()
-        self._playing[group.index] = ids, self._episodes(group, 0).copy()
+        self._playing[group.index] = ids, (self._episodes(group, 0) if episodes is None else episodes).copy()
+
+    def episodes(self, group: HostedGroup) -> NDArray[np.int64]:
+        """Return how many episodes each environment has begun, at its newest observation, int64 ``[envs]``."""
+        return self._playing[group.index][1].copy()
 
     def write(self, group: HostedGroup, step: int, episode_return: NDArray[Any] | None = None) -> None:
         """Write who plays at x_t, t = ``step``; draws players for the episodes that begin there.

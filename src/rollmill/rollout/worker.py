@@ -114,13 +114,9 @@ class RolloutWorker:
 
     def _start(self, group: HostedGroup) -> None:
         """Write x_0 of a group's first slot, and request its action."""
-        is_restored = self._slots.begin(group)
-        if not is_restored:
+        if not self._slots.begin(group):
             self._builder.reset(group, self._views.observation(group, 0), self._views.outcome(group, 0))
-        if self._matchmaker is not None:
-            if is_restored:
-                self._matchmaker.resume(group)
-            else:
+            if self._matchmaker is not None:
                 self._matchmaker.write(group, 0)
         self._go_on(group)
 

@@ -29,11 +29,14 @@ class GroupState(NamedTuple):
         environments: See ``SavableGroup.snapshot``; None if they are rebuilt.
         first: x_0 with its mask and reset flags, by the names of the slots' arrays: ``[B, ...]``.
         rnn_state: float ``[B, S]`` before x_0; None without a core.
+        episodes: int64 ``[envs]``, how many each environment has begun; None with one player, and in files of earlier
+            versions.
     """
 
     environments: bytes | None
     first: Mapping[str, NDArray[Any]]
     rnn_state: NDArray[np.floating[Any]] | None
+    episodes: NDArray[np.int64] | None = None
 
     def pack(self) -> bytes:
         """Packs the state for files, checkpoints and messages between ranks: plain data, with signed environments.
@@ -41,7 +44,7 @@ class GroupState(NamedTuple):
         They are signed where they are pickled, since they may cross a network before another process unpickles them.
         """
         signature = None if self.environments is None else sign(_PURPOSE, [self.environments])
-        return encode((self.environments, dict(self.first), self.rnn_state, signature))
+        return encode((self.environments, dict(self.first), self.rnn_state, signature, self.episodes))
 
     @classmethod
     def unpack(cls, packed: bytes) -> tuple[GroupState, Verdict]:
@@ -51,13 +54,14 @@ class GroupState(NamedTuple):
             MalformedMessageError: It was packed by another version of Rollmill, or is damaged.
         """
         try:
-            environments, first, rnn_state, signature = decode(packed)
+            environments, first, rnn_state, signature, *rest = decode(packed)
+            (episodes,) = rest or [None]
         except ValueError as error:
             raise MalformedMessageError(
                 f"a group's state was not written by this version of Rollmill ({error}): the checkpoint is from "
                 "another version, or damaged; resume it with that version, or start a new run"
             ) from error
-        state = cls(environments, first, rnn_state)
+        state = cls(environments, first, rnn_state, episodes)
         return state, Verdict.VALID if environments is None else verify(_PURPOSE, [environments], signature)
 
 

@@ -13,15 +13,23 @@ the learners hold the others in reserve::
 
 How many slots have to go round depends on how the policies' batches become complete: one after another, or all at about
 the same time. So slots are lent as soon as they are missed, and taken back one by one.
+
+A policy that plays a few rows in many slots would need more of them for a batch than there are. If several do, all
+slots may wait in queues of which none has a whole batch. Then there is a shortage, and those policies learn from the
+incomplete batches that they have.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import numpy as np
 
 from rollmill.storage.slots import SlotStore
+
+# So long all groups must have waited while no batch was ready; one that is whole takes less to be loaded.
+_SHORT_AFTER_S = 0.5
 
 
 class SlotReserve:
@@ -29,6 +37,9 @@ class SlotReserve:
 
     Args:
         store: The slots. The last ``topology.reserved_of_worker`` slots of each worker are in the reserve at first.
+
+    Attributes:
+        shortages: How often no policy had a whole batch, no slot was left and none was on its way, for half a second.
     """
 
     def __init__(self, store: SlotStore) -> None:
@@ -37,6 +48,8 @@ class SlotReserve:
         self._worker_of_group = np.array(topology.worker_of_group, np.int64)
         self._num_policies = topology.players.policies
         self._late_batches = 0
+        self.shortages = 0
+        self._short_since: float | None = None
         self._held = [topology.reserved_slots_of(worker) for worker in range(topology.num_workers)]
         self._most = [len(held) for held in self._held]
 
@@ -48,6 +61,7 @@ class SlotReserve:
             is_late: Whether another whole batch waits. After as many such batches as there are policies, one of the
                 slots that were lent goes back to the reserve.
         """
+        self._short_since = None
         self._late_batches += is_late
         for slot in slots:
             if not self._store.drop(slot):
@@ -64,6 +78,8 @@ class SlotReserve:
 
         Workers that have unread messages are left out: a slot may be among these.
         """
+        if self._num_policies > 1:
+            self._notice_shortage()
         if not any(self._held):
             return
         store = self._store
@@ -73,3 +89,16 @@ class SlotReserve:
             if not len(store.inboxes[worker]):
                 for _ in range(min(int(waiting[worker]), len(held))):
                     store.give(held.pop())
+
+    def _notice_shortage(self) -> None:
+        store, now = self._store, time.monotonic()
+        is_short = not any(self._held) and store.group_is_parked.all() and not any(map(len, store.inboxes))
+        if not is_short:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = now
+        elif now - self._short_since >= _SHORT_AFTER_S:
+            self._short_since = None
+            self.shortages += 1
+            for completed in store.completed:
+                completed.wake()
