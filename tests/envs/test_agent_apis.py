@@ -373,6 +373,33 @@ def test_an_agent_that_stays_after_its_end_is_named() -> None:
         play()
 
 
+class Respawning(Rounds):
+    """Lets an agent that has ended come back."""
+
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        if len(self.agents) == 2:
+            back = next(name for name in AGENTS if name not in self.agents)
+            self.agents.append(back)
+            for of_agent, value in ((self.terminations, False), (self.truncations, False), (self.infos, {})):
+                of_agent[back] = value
+            self._cumulative_rewards[back] = self.rewards[back] = 0.0
+
+
+def test_an_agent_that_comes_back_after_its_end_is_refused_where_agents_take_turns() -> None:
+    agents = with_numbers(Respawning(), AGENTS)
+
+    def play() -> None:
+        for seed in range(20):
+            turn = agents.reset(seed)
+            while not turn.is_over:
+                mask = turn.shown[turn.acting[0]][0]["action_mask"]
+                turn = agents.step([int(mask.argmax())] * 3)
+
+    with pytest.raises(UnsupportedSpace, match=r"is in env.agents again after it has left it"):
+        play()
+
+
 @pytest.mark.parametrize("names", [[], ["ann", "bob", "ann"]])
 def test_agents_without_a_name_of_their_own_are_refused(names: list[str]) -> None:
     env = Crowd()

@@ -173,6 +173,48 @@ class Told(Rounds):
         self.last_one = self.agent_selection
 
 
+class ToldAtOnce(Rounds):
+    """Tells all agents of every step, until it is cut off or removes all agents at once."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        super().reset(seed, options)
+        self.length = 100
+
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        self.infos = {
+            agent: {"reward_terms": {"one": self.time, "twice": 0}, "true_objective": self.time, "metrics": {"m": 1}}
+            for agent in self.agents
+        }
+
+
+class Abrupt(ToldAtOnce):
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        if self.time == 4:
+            self.agents = []
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_agents_that_are_not_selected_are_told_when_the_game_is_over(is_cut: bool) -> None:
+    env, limit = (ToldAtOnce, 4) if is_cut else (Abrupt, None)
+    group = AgentGroup(
+        env, agents=AGENTS, num_envs=1, seeds=[5], max_episode_steps=limit, reward_terms=TERMS, shows_end=True
+    )
+    mask = np.ones((3, 4), bool)
+    into = ObservationView({"observation": np.zeros((3, 3), np.float32)}, mask, np.zeros(3, bool), np.zeros(3, bool))
+    group.reset(into)
+    for _ in range(4):
+        outcome = outcome_of(3)
+        group.step(mask.argmax(axis=1)[:, None].astype(np.int32), None, into, outcome)
+    assert outcome.reward_terms is not None
+    assert outcome.episode_objective is not None
+    ended = outcome.episode_length > 0
+    assert ended.sum() > 1
+    assert outcome.episode_objective[ended].tolist() == [4.0] * ended.sum()
+    assert outcome.reward_terms[ended, 0].tolist() == [4.0] * ended.sum()
+
+
 def test_agents_that_act_in_turns_give_their_terms_with_their_own_turns() -> None:
     group = AgentGroup(Told, agents=AGENTS, num_envs=1, seeds=[3], reward_terms=TERMS)
     spec_mask = np.ones((3, 4), bool)

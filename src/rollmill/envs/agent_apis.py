@@ -231,10 +231,12 @@ class TurnTakers:
         self._index = {name: index for index, name in enumerate(self._agents)}
         self._game = env
         self._asks_last = False
+        self._gone: set[Any] = set()
 
     def reset(self, seed: int | None) -> Turn:
         """See :class:`Agents`."""
         self.env.reset(seed=seed)
+        self._gone.clear()
         # A wrapper may hold attributes of its own from its reset on.
         self._game = _holder_of_state(self.env)
         self._asks_last = _has_own_last(self.env)
@@ -279,6 +281,8 @@ class TurnTakers:
             turn.rewards[agent] = reward
             turn.infos[agent] = info
             if not (terminated or truncated):
+                if name in self._gone:
+                    raise _returned(name)
                 turn.shown[agent] = observation, info
                 turn.acting.append(agent)
                 return turn
@@ -288,14 +292,17 @@ class TurnTakers:
                     "again: remove an agent there, as AECEnv._was_dead_step does"
                 )
             turn.ended[agent] = bool(terminated), bool(truncated)
+            self._gone.add(name)
             if not terminated:
                 turn.shown[agent] = observation, info
             env.step(None)
         # An environment may end an episode by env.agents = [] alone, and selects no agent then to be told its reward.
-        owed = getattr(game, "_cumulative_rewards", {})
+        owed, infos = getattr(game, "_cumulative_rewards", {}), getattr(game, "infos", {})
         for agent, name in enumerate(self._agents):
             if agent not in turn.rewards and name in owed:
                 turn.rewards[agent] = owed[name]
+                if name not in self._gone:
+                    turn.infos[agent] = infos.get(name, {})
         return turn._replace(is_over=True)
 
 

@@ -189,13 +189,13 @@ class AgentGroup:
                     self._begin_episode(index, game.reset(None), into)
                     continue
                 turn = game.step(actions[first : first + count])
-                if row_info is not None:
-                    is_over = turn.is_over or self._ages[index] + 1 >= self._limit
-                    row_info.see(turn.infos, self._length[first : first + count], is_over=is_over)
-                    for agent, info in turn.infos.items():
-                        if info and self._lives[first + agent]:
-                            row_info.write(first + agent, info, outcome)
+                lived = self._lives[first : first + count].tolist()
                 ends += self._take(index, turn, rewards, into)
+                if row_info is not None:
+                    row_info.see(turn.infos, self._length[first : first + count], is_over=bool(self.resets_next[index]))
+                    for agent, info in turn.infos.items():
+                        if info and lived[agent]:
+                            row_info.write(first + agent, info, outcome)
                 if self.resets_next[index] and not turn.shown and not self._shows_end:
                     where = "reset"
                     self._begin_episode(index, game.reset(None), into)
@@ -267,7 +267,8 @@ class AgentGroup:
                     if agent not in turn.rewards:
                         rewards[first + agent] = self._games[index].owed(agent)
                     if agent not in turn.shown:
-                        turn.shown[agent] = self._games[index].observe(agent)
+                        turn.shown[agent] = _, info = self._games[index].observe(agent)
+                        turn.infos.setdefault(agent, info)  # of what it has not been told since its last turn
             turn = turn._replace(acting=[], is_over=True)
         for agent in set(turn.shown).difference(turn.acting, present):
             del turn.shown[agent]
