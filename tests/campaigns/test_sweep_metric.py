@@ -55,8 +55,10 @@ def test_evaluations_are_those_of_a_policy() -> None:
         allowed = "give policy/hunter/evaluation/mean_return or policy/prey/evaluation/mean_return"
         with pytest.raises(CampaignError, match=allowed):
             check_metric(metric, two)
-    with pytest.raises(CampaignError, match="evaluations have policy/prey/evaluation/env, "):
+    with pytest.raises(CampaignError, match="evaluations have policy/prey/evaluation/episodes, "):
         check_metric("policy/prey/evaluation/x", two)
+    with pytest.raises(CampaignError, match="evaluations have evaluation/episodes, "):
+        check_metric("evaluation/policies", replace(CONFIG, eval_every=100))
     with pytest.raises(CampaignError, match="the run has one policy; give evaluation/mean_return"):
         check_metric("policy/prey/evaluation/mean_return", CONFIG)
 

@@ -13,6 +13,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.evaluation.in_training import evaluate_until, play_pending
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
+from rollmill.reporting.metric_table import EVALUATION_KEYS
 from rollmill.runtime.signed_files import signed
 from rollmill.settings.options import to_json
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
@@ -53,7 +54,8 @@ def test_pending_networks_are_played_in_their_order_and_the_best_is_kept(make_ru
         assert record["episodes"] == len(record["returns"]) == 4
         assert record["mean_return"] == pytest.approx(sum(record["returns"]) / 4)
         assert "video" not in record
-        assert "checkpoint" not in record
+        assert set(EVALUATION_KEYS) - set(record) == {"video", "against"}
+        assert set(record) <= set(EVALUATION_KEYS)
     best = max(records, key=lambda record: record["mean_return"])
     header = read_header(run_dir / "checkpoints" / "best.pt")
     assert header[1:] == (best["agent_steps"], best["mean_return"], "evaluation_return", "mean return")

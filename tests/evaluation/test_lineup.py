@@ -98,6 +98,37 @@ def test_a_policy_is_evaluated_during_training_in_its_own_agents(
     assert seats == [(AGENTS.index("bob"),)]
 
 
+class WithoutBob(Crowd):
+    """One agent never joins in."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed, options)
+        self.comes, self.agents = 0, ["ann", "cid"]
+        return self._seen(self.agents), {agent: {} for agent in self.agents}
+
+
+def test_a_policy_that_did_not_play_stops_no_other_evaluation(run_dir: Path) -> None:
+    register_env("test/without_bob", WithoutBob)
+    folder = run_dir / "policies" / "a"
+    queue = EvaluationQueue(folder, every_steps=1)
+    checkpoints = CheckpointStore(folder / "checkpoints", CheckpointConfig())
+    for steps in (10_000, 20_000):
+        queue.leave(checkpoints.load_latest().state["model"], steps)
+    with pytest.warns(UserWarning, match=r"no evaluation at .0,000 agent steps: policy 'a' played in none"):
+        play_pending(folder, EnvConfig(name="test/without_bob"), episodes=2, checkpoints=checkpoints)
+    assert (queue.pending(), queue.records()) == ([], [])
+
+
+def test_a_single_episode_is_played_by_the_policy_that_is_evaluated(run_dir: Path) -> None:
+    for name in ("a", "b"):  # They take turns in playing bob.
+        folder = run_dir / "policies" / name
+        queue = EvaluationQueue(folder, every_steps=1)
+        checkpoints = CheckpointStore(folder / "checkpoints", CheckpointConfig())
+        queue.leave(checkpoints.load_latest().state["model"], 10_000)
+        play_pending(folder, EnvConfig(name="test/crowd"), episodes=1, checkpoints=checkpoints)
+        assert len(queue.records()) == 1
+
+
 def test_networks_wait_until_all_policies_of_their_run_have_one(run_dir: Path) -> None:
     folder = run_dir / "policies" / "a"
     checkpoints = CheckpointStore(folder / "checkpoints", CheckpointConfig())
@@ -114,6 +145,14 @@ def test_every_policy_plays_however_many_there_are(tmp_path: Path) -> None:
     assert set(evaluate(run.dir, episodes=3, num_envs=1).policies) == {"0", "1", "2"}
     with pytest.warns(UserWarning, match=r"2 episode\(s\) are too few for all of 3 policies: 2 did not play"):
         assert set(evaluate(run.dir, episodes=2).policies) == {"0", "1"}
+
+
+def test_only_a_later_policy_needs_to_be_told_the_task(tmp_path: Path) -> None:
+    settings = {**SMALL, "num_envs": 8, "population.policies": "plain,told", "policy.told.model.observe_task": True}
+    tasks = "gym/CartPole-v1,gym/Acrobot-v1"
+    run = rollmill.train(tasks, run_dir=tmp_path / "run", quiet=True, total_steps=600, **settings)
+    result = evaluate(run.dir, episodes=2, num_envs=2, max_episode_steps=20)
+    assert set(result.policies) == {"plain", "told"}
 
 
 def test_what_cannot_play_is_refused(run_dir: Path) -> None:

@@ -124,7 +124,7 @@ def make_tasks(tmp_path: Path) -> MakeTasks:
 def probabilities_of(run_dir: Path, observation: dict[str, Any]) -> Any:
     """The network's own outputs for shared observations."""
     snapshot = read_snapshot(run_dir)
-    spec = spec_of(snapshot, snapshot.env)
+    spec = spec_of([snapshot], snapshot.env)
     network = make_model(spec.observation, spec.action, snapshot.model)
     network.load_state_dict(snapshot.weights)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_an_unknown_task_is_refused_before_anything_is_played(make_tasks: MakeTa
 @pytest.mark.parametrize("told", [True, False])
 def test_the_spec_has_the_entry_of_the_task_where_the_network_was_given_it(told: bool, make_tasks: MakeTasks) -> None:
     snapshot = read_snapshot(make_tasks(CARTPOLE, ACROBOT, model=replace(TOLD, observe_task=told)))
-    spec = spec_of(snapshot, replace(snapshot.env, max_episode_steps=3))
+    spec = spec_of([snapshot], replace(snapshot.env, max_episode_steps=3))
     assert {name: item.shape for name, item in spec.observation.items()} == (
         {"obs": (6,), "task_of_run": (2,)} if told else {"obs": (6,)}
     )
@@ -182,7 +182,7 @@ def test_the_spec_has_the_entry_of_the_task_where_the_network_was_given_it(told:
 
 def test_one_environment_is_shown_as_it_is(make_run: MakeRun) -> None:
     snapshot = read_snapshot(make_run(CARTPOLE))
-    spec = spec_of(snapshot, snapshot.env)
+    spec = spec_of([snapshot], snapshot.env)
     assert spec == probe(snapshot.env)
     group = make_group(snapshot.env, 2, [0, 1])
     assert shown_as_task(group, spec, 0) is group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,15 @@ from rollmill.evaluation.agent import load
 from rollmill.evaluation.lineup import lineup_of_agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import NotRenderableError, open_stage
-from rollmill.evaluation.video import Frame, check_video_path, enlarge, film_episode, play_episode, write_mp4
+from rollmill.evaluation.video import (
+    Frame,
+    VideoError,
+    check_video_path,
+    enlarge,
+    film_episode,
+    play_episode,
+    write_mp4,
+)
 from rollmill.evaluation.watch import watch
 from rollmill.evaluation.window import Window
 from rollmill.extras import MissingPackageError
@@ -90,6 +99,29 @@ def test_a_failure_leaves_no_half_film(make_run: MakeRun, tmp_path: Path) -> Non
         write_mp4(tmp_path / "films" / "a.mp4", frames())
     assert [p.name for p in (tmp_path / "films").iterdir()] == ["a.mp4"]
     assert (tmp_path / "films" / "a.mp4").read_bytes() == b"the old one"
+
+
+def test_a_film_that_the_encoder_cannot_finish_replaces_none(make_run: MakeRun, tmp_path: Path) -> None:
+    agent = load(make_run("test/striped"))
+    (tmp_path / "a.mp4").write_bytes(b"the old one")
+    # The largest file that a process may write, as a full disk would limit it.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(VideoError, match="cannot be written"):
+            film_episode(lineup_of_agent(agent), agent.snapshot.env, tmp_path / "a.mp4", 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.glob("*.mp4")] == ["a.mp4"]
+    assert (tmp_path / "a.mp4").read_bytes() == b"the old one"
+
+
+def test_a_name_with_a_colon_is_no_protocol(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = load(make_run("test/striped"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("12:30.mp4", "exp:1/a.mp4"):
+        film_episode(lineup_of_agent(agent), agent.snapshot.env, name, 0)
+        assert read_mp4(tmp_path / name).size
 
 
 def test_no_frames_no_film(tmp_path: Path) -> None:

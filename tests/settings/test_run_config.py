@@ -64,6 +64,18 @@ def test_a_resume_of_dqn_with_another_network_is_refused(tmp_path: Path) -> None
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, dueling=True)
 
 
+def test_guests_are_named_so_that_other_folders_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "old", "random"):
+        (tmp_path / name).mkdir()
+    given = {"population.guests": "old,prey=old,random,other=random"}
+    config = rollmill.make_config("envpool/ConnectFour-v1", given)
+    write_config(tmp_path / "run", config)
+    found = load_config(tmp_path / "run").population
+    assert found.guests == (f"{tmp_path}/old", f"prey={tmp_path}/old", "random", "other=random")
+    assert [name for name, _ in found.named_guests] == [name for name, _ in config.population.named_guests]
+
+
 def test_a_resume_with_another_number_of_guests_is_refused(tmp_path: Path) -> None:
     config = rollmill.make_config("envpool/ConnectFour-v1", {"population.guests": "random"})
     write_config(tmp_path, config)

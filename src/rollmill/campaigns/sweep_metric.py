@@ -17,6 +17,11 @@ _OPEN_GROUP = "loss"
 # What stands in the tables of metrics for a name that depends on the environment or the run.
 _PLACEHOLDERS = "NAME|NUMBER"
 _MOST_KEYS = 5
+# Keys of evaluations that a sweep cannot go by.
+_NO_NUMBERS = (
+    *("env", "agent_steps", "seed", "deterministic", "video", "interval_95", "returns", "lengths"),
+    *("tasks", "policies", "scores", "metrics", "against"),
+)
 
 
 def check_metric(metric: str, config: Config) -> None:
@@ -48,7 +53,7 @@ def _check_evaluation(metric: str, policy: str, key: str, config: Config) -> Non
     if len(names) > 1 and policy not in names:
         allowed = " or ".join(f"policy/{name}/{EVALUATION_GROUP}/{key}" for name in names)
         raise CampaignError(f"metric={metric!r}: each of several policies has evaluations of its own; give {allowed}.")
-    numbers = [name for name in EVALUATION_KEYS if name not in ("returns", "lengths", "against")]
+    numbers = [name for name in EVALUATION_KEYS if name not in _NO_NUMBERS]
     if key not in numbers:
         prefix = metric.removesuffix(key)
         raise CampaignError(f"metric={metric!r}: evaluations have {', '.join(f'{prefix}{n}' for n in numbers)}.")

@@ -390,7 +390,7 @@ def load(
         for module in snapshot.env.imports:
             import_user_code(module)
     if spaces is None and snapshot.env.tasks:
-        spaces = decode_spaces(spec_of(snapshot, snapshot.env).spaces)
+        spaces = decode_spaces(spec_of([snapshot], snapshot.env).spaces)
     spaces = spaces or spaces_of(snapshot.env, snapshot.group_size)
     shared = None
     if task is not None:

@@ -7,7 +7,7 @@ import copy
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,13 +76,28 @@ def read_dataset(name: str) -> Any:
         MissingExtra: Minari is not installed.
     """
     library = minari()
-    known = sorted(library.list_local_datasets())
+    known = sorted(_local_datasets(library))
     if name not in known:
         raise DemonstrationError(
             f"there is no dataset {name!r} on this machine; there are {', '.join(known) or 'none'} "
             f"({_folder()}). `rollmill record RUN_DIR {name}` writes one; `minari download {name}` fetches one"
         )
     return library.load_dataset(name)
+
+
+def _local_datasets(library: Any) -> Collection[str]:
+    """The names of the datasets on this machine.
+
+    Raises:
+        DemonstrationError: Their folder cannot be read, or created.
+    """
+    try:
+        return tuple(library.list_local_datasets())
+    except OSError as error:
+        raise DemonstrationError(
+            f"the folder of datasets {_folder()} cannot be used ({error.strerror or error}): name another one in the "
+            f"environment variable {_VARIABLE}"
+        ) from error
 
 
 def _folder() -> Path:
@@ -140,7 +155,7 @@ def record(
         raise DemonstrationError(
             f"{name!r} is no name of a new dataset: give NAMESPACE/NAME-v0, the namespace with two letters or more"
         )
-    if name in library.list_local_datasets():
+    if name in _local_datasets(library):
         raise DemonstrationError(
             f"there is a dataset {name!r} already, in {_folder() / name}: choose another name, or remove it "
             f"(minari delete {name})"

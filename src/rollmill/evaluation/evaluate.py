@@ -38,6 +38,10 @@ class EvaluationInterruptedError(RuntimeError):
     """An evaluation was stopped before it was complete."""
 
 
+class NothingPlayedError(ValueError):
+    """Agents that may join in late, or not at all, did not, so that there are no returns."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
     """The result of an evaluation.
@@ -203,6 +207,7 @@ def evaluate(
         UnknownTaskError: The run has no such task.
         UntrustedError: The directory names such code, without ``trust``.
         EvaluationInterruptedError: ``is_stop_wanted`` returned True.
+        NothingPlayedError: No agent has played.
         EndlessEpisodeError: An episode without a time limit did not end.
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is intact.
@@ -283,13 +288,16 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
     if how.video is not None:
         check_video_path(how.video)
     quotas(how.episodes, how.num_envs)  # Raises for invalid numbers before environments are built.
-    if lineup is not None and (most := max(map(len, lineup.seats), default=1)) > how.num_envs:
-        how = how._replace(num_envs=most)  # every policy needs an environment to play in
+    if lineup is not None:
+        # Every policy needs an environment to play in, and an episode if it is the one that counts.
+        most = max(map(len, lineup.seats), default=1)
+        least = 1 if how.of_player is None else most
+        how = how._replace(num_envs=max(how.num_envs, most), episodes=max(how.episodes, least))
     task = 0 if how.task is None else task_index(snapshot.env, how.task)
     env = replace(snapshot.env, on_failure="stop")
     if how.max_episode_steps is not None:
         env = replace(env, max_episode_steps=how.max_episode_steps)
-    spec = spec_of(snapshot, env)
+    spec = spec_of([snapshot] if lineup is None else lineup.snapshots, env)
     if how.task is not None or not env.tasks:
         return _evaluate_task(snapshot, how, lineup, env, spec, task)
     # One video is enough, of the first task.
@@ -395,6 +403,14 @@ def _evaluate_task(
         seconds = time.perf_counter() - started
     finally:
         group.close()
+    counts = [how.of_player in (None, lineup.players[index].name) for index in who.tolist()]
+    flat = tuple(value for row in itertools.compress(returns, counts) for value in row)
+    if not flat:
+        who_was_absent = "the agents" if how.of_player is None else f"policy {how.of_player!r}"
+        raise NothingPlayedError(
+            f"{who_was_absent} played in none of {how.episodes} episode(s) of {of_task.name}, because no agent joined "
+            "in: evaluate more episodes"
+        )
     film = None
     if how.video is not None:
         try:
@@ -412,8 +428,6 @@ def _evaluate_task(
             "not play",
             stacklevel=2,
         )
-    counts = [how.of_player in (None, lineup.players[index].name) for index in who.tolist()]
-    flat = tuple(value for row in itertools.compress(returns, counts) for value in row)
     steps_played = tuple(value for row in itertools.compress(lengths, counts) for value in row)
     estimate = _estimate(returns, played_in, np.flatnonzero(counts), spec.rows_per_env, seed)
     return EvaluationResult(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollmill.envs.config import EnvConfig
-from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_snapshot
+from rollmill.evaluation.evaluate import EvaluationInterruptedError, NothingPlayedError, evaluate_snapshot
 from rollmill.evaluation.lineup import lineup_of_run
 from rollmill.evaluation.roles import role_of
 from rollmill.evaluation.snapshot import read_snapshot
@@ -97,6 +97,10 @@ def play_pending(
                     measured = f"points against {', '.join(opponents)}"
         except EvaluationInterruptedError:
             return
+        except NothingPlayedError as error:
+            queue.failed(path)
+            warnings.warn(f"no evaluation at {snapshot.agent_steps:,} agent steps: {error}", stacklevel=2)
+            continue
         except Exception:
             queue.failed(path)
             raise

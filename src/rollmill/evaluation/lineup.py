@@ -14,7 +14,6 @@ from rollmill.envs.user_code import import_user_code
 from rollmill.evaluation.agent import Agent, load
 from rollmill.evaluation.players import (
     PLAYERS,
-    RANDOM,
     AgentPlayer,
     Player,
     RandomPlayer,
@@ -32,6 +31,7 @@ from rollmill.evaluation.snapshot import (
 from rollmill.runtime.seeds import int_seed
 from rollmill.specs import ActionSpec, BoxActions
 from rollmill.storage.agent_roles import patterns_of, players_of_agents
+from rollmill.storage.population_config import RANDOM_PLAYER
 
 
 class Lineup(NamedTuple):
@@ -56,6 +56,11 @@ class Lineup(NamedTuple):
     def snapshot(self) -> Snapshot:
         """The first trained player's network and environment."""
         return self.agents[0].snapshot
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """All trained players' networks and environments."""
+        return [agent.snapshot for agent in self.agents]
 
     def who(self, rows: int) -> NDArray[np.int64]:
         """Return who plays each row of a group, int64 ``[rows]``: those that may play an agent take turns."""
@@ -149,7 +154,7 @@ def lineup_of_run(
             players.append(players[0])  # It has no seat, but the guests after it keep their numbers.
             continue
         key = int_seed(seed, "guest", index)
-        if player == RANDOM or player in PLAYERS:
+        if player == RANDOM_PLAYER or player in PLAYERS:
             scripted = scripted_player(player, spec.action, snapshot.box_actions, key)
             scripted.name = name
             players.append(scripted)
@@ -171,7 +176,7 @@ def scripted_player(name: str, action: ActionSpec, box: BoxActions, seed: int) -
     Raises:
         PlayerError: There is no such player.
     """
-    if name == RANDOM:
+    if name == RANDOM_PLAYER:
         return RandomPlayer(action, box, seed)
     return ScriptedPlayer(name, player_factory(name)(), action, box)
 

@@ -33,6 +33,7 @@ from rollmill.envs.views import Array, ObservationView
 from rollmill.runtime.definitions import Registry
 from rollmill.runtime.seeds import stream
 from rollmill.specs import ActionSpec, BoxActions
+from rollmill.storage.population_config import RANDOM_PLAYER
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -42,15 +43,13 @@ Choose = Callable[[Any, "NDArray[np.bool_] | None"], Any]
 
 PlayerFactory = Callable[[], Choose]
 
-RANDOM = "random"
-
 
 class PlayerError(ValueError):
     """A player is not known, or chose what the environment does not allow."""
 
 
 PLAYERS: Registry[PlayerFactory] = Registry(
-    "player", {}, register="register_player", reserved=(RANDOM,), error=PlayerError
+    "player", {}, register="register_player", reserved=(RANDOM_PLAYER,), error=PlayerError
 )
 
 
@@ -154,7 +153,7 @@ class RandomPlayer:
     """
 
     def __init__(self, action: ActionSpec, box: BoxActions, seed: int) -> None:
-        self.name = RANDOM
+        self.name = RANDOM_PLAYER
         self._action, self._box = action, box
         self._random = stream(seed, "random player", 0)
 

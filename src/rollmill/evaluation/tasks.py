@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar, cast
 
 from rollmill.envs.config import EnvConfig
@@ -41,15 +42,16 @@ def task_index(env: EnvConfig, task: str) -> int:
     return env.tasks.index(found[0])
 
 
-def spec_of(snapshot: Snapshot, env: EnvConfig) -> EnvSpec:
-    """Return the spec of the environments that a network plays, with all entries that it was trained on.
+def spec_of(snapshots: Sequence[Snapshot], env: EnvConfig) -> EnvSpec:
+    """Return the spec of the environments that networks play, with all entries that any of them was trained on.
 
     Args:
-        snapshot: The network.
+        snapshots: The networks of a run, at least one.
         env: The environment, perhaps with another time limit than in training.
     """
-    spec = probe(env, group_size=snapshot.group_size)
-    return with_task_entry(spec) if spec.tasks and snapshot.model.uses_task else spec
+    spec = probe(env, group_size=snapshots[0].group_size)
+    uses_task = any(snapshot.model.uses_task for snapshot in snapshots)
+    return with_task_entry(spec) if spec.tasks and uses_task else spec
 
 
 def shown_as_task(group: AGroup, spec: EnvSpec, task: int) -> AGroup:

@@ -121,7 +121,7 @@ def tournament(
     if len(spec.agents) < 2:
         raise TournamentError(f"{config.name} has one agent: matches need an environment with two or more")
     for home, trained in elsewhere.items():
-        _check_spaces(spec_of(trained, trained.env), spec, f"a player was trained on {home!r}, whose")
+        _check_spaces(spec_of([trained], trained.env), spec, f"a player was trained on {home!r}, whose")
     boxes = {snapshot.box_actions for snapshot in snapshots.values()} or {"clip"}
     if len(boxes) > 1:
         raise TournamentError("the players' networks store continuous actions in different units and cannot meet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,7 +82,7 @@ def play_episode(
     """
     group_size, box = lineup.group_size, lineup.box
     if spec is None:  # scripted players have no network that could need to know the task
-        spec = spec_of(lineup.snapshot, env) if env.tasks else probe(env, group_size=group_size)
+        spec = spec_of(lineup.snapshots, env) if env.tasks else probe(env, group_size=group_size)
     with open_stage(env.of_task(task), seed, box=box, group_size=group_size, agents=spec.agents) as stage:
         steps = play(lineup.players, lineup.who(stage.num_rows), shown_as_task(stage, spec, task), spec)
         total = 0.0
@@ -174,34 +175,59 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
         VideoError: The file cannot be written.
     """
     path = check_video_path(path)
-    import imageio_ffmpeg
-
-    aside = path.with_name(f".writing-{os.getpid()}-{path.stem}.mp4")
-    first = next(frames, None)
-    if first is None:
-        raise ValueError(f"no frames were given for {path}; an episode has at least one")
-    count = 0
+    # Absolute, because ffmpeg takes what comes before a colon in a relative path for a protocol.
+    aside = path.absolute().with_name(f".writing-{os.getpid()}-{path.stem}.mp4")
     try:
-        height, width = _render(first, caption).shape[:2]
-        # The encoder's colour format needs even sizes; `_render` returns them, so nothing is rescaled.
-        writer = imageio_ffmpeg.write_frames(
-            str(aside), (width, height), fps=first.fps, codec="libx264", quality=7, macro_block_size=2
-        )
-        writer.send(None)
-        try:
-            frame: Frame | None = first
-            while frame is not None:
-                writer.send(np.ascontiguousarray(_render(frame, caption)))
-                count += 1
-                frame = next(frames, None)
-        finally:
-            writer.close()
+        count = _encode(aside, frames, caption)
         aside.replace(path)
+    except _EncoderError as error:
+        raise VideoError(f"the video {path} cannot be written ({error}): is there space on the disk?") from error
     finally:
         aside.unlink(missing_ok=True)
         close = getattr(frames, "close", None)
         if close is not None:
             close()  # ends the environment of an unfinished generator
+    return count
+
+
+class _EncoderError(Exception):
+    """The encoder has failed."""
+
+
+def _encode(path: Path, frames: Iterator[Frame], caption: str | None) -> int:
+    """Write a film and return the number of its pictures.
+
+    Raises:
+        ValueError: There is no frame.
+        _EncoderError: The file is not whole.
+    """
+    import imageio_ffmpeg
+
+    frame = next(frames, None)
+    if frame is None:
+        raise ValueError(f"no frames were given for {path}; an episode has at least one")
+    height, width = _render(frame, caption).shape[:2]
+    # The encoder's colour format needs even sizes; `_render` returns them, so nothing is rescaled.
+    writer = imageio_ffmpeg.write_frames(
+        str(path), (width, height), fps=frame.fps, codec="libx264", quality=7, macro_block_size=2
+    )
+    writer.send(None)
+    count = 0
+    try:
+        while frame is not None:
+            picture = np.ascontiguousarray(_render(frame, caption))
+            try:
+                writer.send(picture)
+            except OSError as error:
+                raise _EncoderError(str(error).splitlines()[0]) from error
+            count += 1
+            frame = next(frames, None)
+    finally:
+        writer.close()
+    # The encoder's last words are lost, and without the end of the file, its index, no player can show it.
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(path), "-c", "copy", "-f", "null", "-"]
+    if subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL).returncode:
+        raise _EncoderError("the file is not complete")
     return count
 
 

@@ -93,7 +93,7 @@ def watch(
     lineup = load()
     env = lineup.snapshot.env
     chosen = range(len(env.names)) if task is None else (task_index(env, task),)
-    spec = spec_of(lineup.snapshot, env)
+    spec = spec_of(lineup.snapshots, env)
     window = Window(f"rollmill: {env.name}") if windowed else None
     try:
         while episodes is None or len(returns) < episodes:

@@ -18,13 +18,14 @@ from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.central_view import own_entries
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import Array, ObservationView
-from rollmill.evaluation.players import RANDOM, Choose, PlayerError, ScriptedPlayer, player_factory
+from rollmill.evaluation.players import Choose, PlayerError, ScriptedPlayer, player_factory
 from rollmill.evaluation.policies import acting_part
 from rollmill.evaluation.snapshot import Snapshot, folder_of_player, read_snapshot
 from rollmill.inference.acting_weights import ActingAlgorithm
 from rollmill.inference.guests import Actions, Guest, ScriptedGuest, When
 from rollmill.settings.config import Config
 from rollmill.specs import ActionSpec, BoxActions, EnvSpec
+from rollmill.storage.population_config import RANDOM_PLAYER
 
 
 def random_guest(action: ActionSpec, box: BoxActions, seed: int, index: int = 0) -> ScriptedGuest:
@@ -74,7 +75,7 @@ def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device,
     Raises:
         PlayerError: It is not known, or does not fit the environment.
     """
-    if player == RANDOM:
+    if player == RANDOM_PLAYER:
         return random_guest(spec.action, config.box_actions, config.seed, index)
     if not Path(player).exists():
         return function_guest(player, player_factory(player)(), spec.action, config.box_actions)

@@ -383,6 +383,8 @@ EVALUATION_KEYS: Mapping[str, str] = {
     "tasks": "Of several tasks: name -> mean return and interval. `mean_return` is over the episodes of all.",
     "scores": "Name -> human-normalised score, of Atari games and levels of DMLab-30; of several tasks also their "
     "`mean`, `median` and `mean_capped` (each at most 1), which decides which network is the best.",
+    "policies": "Of several policies that play together: name -> mean return and interval, as for `tasks`.",
+    "metrics": 'What environments gave as `info["metrics"]`: name -> mean over the episodes.',
     "returns": "Return of each episode.",
     "lengths": "Length of each episode, in agent steps.",
     "video": "With `eval_video`: the video of one more episode, in the run directory; null where none was filmed.",

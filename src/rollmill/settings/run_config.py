@@ -57,8 +57,10 @@ def write_config(directory: Path, config: Config) -> None:
     """Replace ``config.json`` atomically, signed with this user's key.
 
     Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
-    eval`` and others, which the script does not start, find it.
+    eval`` and others, which the script does not start, find it. Guests are named so that other folders find them.
     """
+    if config.population.guests:
+        config = replace(config, population=replace(config.population, guests=config.population.lasting_guests))
     script = own_script()
     if script is not None and _is_registered_by_user(config):
         imports = dict.fromkeys((*config.env.imports, script))

@@ -16,6 +16,9 @@ RatingKind = Literal["elo", "openskill"]
 POLICIES_FOLDER = "policies"
 """Holds a folder for each policy, if there are several."""
 
+RANDOM_PLAYER = "random"
+"""The player that chooses uniformly among the allowed actions."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
 
 
@@ -106,6 +109,16 @@ class PopulationConfig(Checked, section="population"):
         for given in self.guests:
             name, equals, player = given.partition("=")
             found.append((name, player) if equals else (re.sub(r"\W", "_", Path(given).name), given))
+        return tuple(found)
+
+    @property
+    def lasting_guests(self) -> tuple[str, ...]:
+        """The guests as they work from any folder: files and folders by their absolute paths."""
+        found = []
+        for given in self.guests:
+            name, equals, player = given.rpartition("=")
+            is_path = player != RANDOM_PLAYER and Path(player).exists()
+            found.append(f"{name}{equals}{Path(player).absolute()}" if is_path else given)
         return tuple(found)
 
     def folders(self, run_dir: Path) -> list[Path]:
