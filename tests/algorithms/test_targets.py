@@ -103,10 +103,23 @@ def test_non_finite_samples_raise_before_they_spread(name: str, advice: str, tra
     arrays["valid"][2, 1] = arrays["valid"][4, 3] = True
     arrays[name][2, 1], arrays[name][4, 3] = np.inf, np.nan
     arrays["policy_version"][2, 1] = 77
-    expected = (
-        rf"{name} is inf in 2 valid sample\(s\) of a batch \(the first at step 2 of trajectory 1, policy version 77\)"
-    )
+    expected = rf"{name} is inf in 2 sample\(s\) of a batch \(the first at step 2 of trajectory 1, policy version 77\)"
     with pytest.raises(NonFiniteSampleError, match=f"{expected}: .*{advice}"):
+        targets_of(arrays, OnPolicyConfig(), value_mean=0.0, value_std=1.0, trace=trace)
+
+
+@pytest.mark.parametrize("step", [3, 6])
+@pytest.mark.parametrize("trace", [None, 0.95])
+def test_a_value_that_is_bootstrapped_from_must_be_finite(step: int, trace: float | None) -> None:
+    arrays = random_arrays(6, 4)
+    arrays["valid"][step - 1, 2] = True
+    if step < 6:  # An episode's final observation, of which no action follows.
+        arrays["valid"][step, 2], arrays["truncated"][step - 1, 2] = False, True
+    arrays["value"][step, 2] = np.nan
+    arrays["terminated"][step - 1, 2] = True
+    targets_of(arrays, OnPolicyConfig(), value_mean=0.0, value_std=1.0, trace=trace)
+    arrays["terminated"][step - 1, 2] = False
+    with pytest.raises(NonFiniteSampleError, match=f"value is nan in 1 .* step {step} of trajectory 2"):
         targets_of(arrays, OnPolicyConfig(), value_mean=0.0, value_std=1.0, trace=trace)
 
 

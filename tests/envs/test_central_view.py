@@ -90,7 +90,6 @@ def test_its_state_is_that_of_the_group() -> None:
         ({"agents": ("a",)}, "has one agent"),
         ({"observation": {"picture": ArraySpec(shape=(64, 64, 3), dtype="uint8", low=0, high=255)}}, "is an image"),
         ({"observation": {"noise": ArraySpec(shape=(2, 2520), dtype="int16")}}, "is a sound"),
-        ({"observation": {CENTRAL_VIEW: ArraySpec(shape=(3,), dtype="float32")}}, "of its own: rename it"),
     ],
 )
 def test_environments_that_cannot_have_it_are_refused(change: dict[str, object], message: str) -> None:

@@ -47,6 +47,12 @@ def test_automatic_choice(spec: ArraySpec, kind: type[nn.Module]) -> None:
     assert features.isfinite().all()
 
 
+def test_a_single_number_up_to_255_is_one_hot_and_not_scaled() -> None:
+    encoder = DenseEncoder(ArraySpec(shape=(1,), dtype="uint8", low=0, high=255), (), ModelConfig())
+    x = torch.tensor([[0], [7], [255]], dtype=torch.uint8)
+    torch.testing.assert_close(encoder(x), torch.eye(256)[x[:, 0].long()])
+
+
 def test_discrete_observations_become_one_hot() -> None:
     spec = ArraySpec(shape=(), dtype="int64", low=-2, high=3)
     encoder = DenseEncoder(spec, (8,), ModelConfig())

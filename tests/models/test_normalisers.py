@@ -129,3 +129,16 @@ def test_choices_are_not_normalised() -> None:
         {"place": spaces.Discrete(4), "dice": spaces.MultiDiscrete([6, 6]), "x": spaces.Box(-9, 9, (2,))}
     )
     assert ObservationNormaliser(observation_specs(space), images=False, clip=10.0).names == ("x",)
+
+
+def test_infinite_numbers_count_as_the_mean_so_far() -> None:
+    spec = ArraySpec(shape=(2,), dtype="float32")
+    normaliser = ObservationNormaliser({"obs": spec}, images=False, clip=10.0)
+    normaliser.update({"obs": torch.tensor([[1.0, 10.0], [3.0, 10.0]])})
+    normaliser.update({"obs": torch.tensor([[torch.inf, 11.0], [torch.nan, -torch.inf]])})
+    (statistics,) = normaliser.statistics
+    np.testing.assert_allclose(statistics.mean.numpy(), [2.0, 10.25])
+    np.testing.assert_allclose(statistics.var.numpy(), [0.5, 3 / 16])
+    seen = normaliser({"obs": torch.tensor([[torch.inf, 10.0]])})["obs"]
+    assert seen[0, 0] == 10.0
+    assert seen.isfinite().all()

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from tests.rollout.driven_worker import context_of
 
 import rollmill
+from rollmill.envs.registry import register_env
 from rollmill.learning.in_flight import InFlight
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import flat_nbytes
@@ -133,6 +135,24 @@ def test_a_scenario_that_does_not_fit_its_settings_is_refused_with_the_reason() 
     found = probed(rollmill.make_config("vizdoom/deathmatch", {"env.vizdoom.players": 9}).resolved())
     assert isinstance(found, Refusal)
     assert found.reason == "env.vizdoom.players=9: give 2 to 8"
+
+
+@pytest.mark.parametrize("name", ["all_agents", "task_of_run"])
+def test_an_observation_with_a_name_that_is_kept_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(gymnasium.ObservationWrapper[Any, Any, Any]):
+        def __init__(self) -> None:
+            super().__init__(gymnasium.make("CartPole-v1"))
+            space = self.env.observation_space
+            self.observation_space = gymnasium.spaces.Dict({"self": space, name: space})
+
+        def observation(self, observation: Any) -> Any:
+            return {"self": observation, name: observation}
+
+    monkeypatch.setattr("rollmill.envs.registry._registered", {})
+    register_env("test/named", Named)
+    found = probed(rollmill.make_config("test/named", {"num_envs": 2}).resolved())
+    assert isinstance(found, Refusal)
+    assert f"has an observation entry {name!r}" in found.reason
 
 
 def test_an_unknown_encoder_is_refused_with_the_reason() -> None:

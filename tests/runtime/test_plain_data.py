@@ -56,6 +56,14 @@ def test_tensors_come_back_as_they_were(dtype: torch.dtype) -> None:
         assert torch.equal(found, each)
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_tensors_of_wide_unsigned_integers_come_back_as_they_were(dtype: str) -> None:
+    array = np.array([[0, 1], [2, np.iinfo(dtype).max]], dtype)
+    found = decode(encode(torch.from_numpy(array)))
+    assert found.dtype == getattr(torch, dtype)
+    np.testing.assert_array_equal(found.numpy(), array)
+
+
 class Pair(NamedTuple):
     one: int
     other: int

@@ -74,14 +74,20 @@ def targets_of(
 
 def _check_finite(arrays: Mapping[str, NDArray[Any]], valid: NDArray[np.bool_]) -> None:
     """Raise for non-finite samples before they spread through the recursion over time."""
+    # What is bootstrapped from, too: the value of an episode's final observation, and of the last one of a slot.
+    follows = np.zeros_like(arrays["value"], np.bool_)
+    follows[1:] = valid & ~arrays["terminated"]
     for name, origin in _FINITE.items():
-        array = arrays[name][: len(valid)]
-        wrong = ~np.isfinite(array) & valid
+        array, counts = arrays[name], valid
+        if name == "value":
+            counts = follows
+            counts[:-1] |= valid
+        wrong = ~np.isfinite(array[: len(counts)]) & counts
         if wrong.any():
             step, trajectory = np.argwhere(wrong)[0]
-            version = int(arrays["policy_version"][step, trajectory])
+            version = int(arrays["policy_version"][min(step, len(valid) - 1), trajectory])
             raise NonFiniteSampleError(
-                f"{name} is {array[step, trajectory]} in {int(wrong.sum())} valid sample(s) of a batch (the first at "
+                f"{name} is {array[step, trajectory]} in {int(wrong.sum())} sample(s) of a batch (the first at "
                 f"step {step} of trajectory {trajectory}, policy version {version}): {origin}"
             )
 

@@ -24,7 +24,7 @@ def with_central_view(spec: EnvSpec) -> EnvSpec:
     """Return the spec with the entry of all agents' observations.
 
     Raises:
-        UnsupportedSpace: The environment has one agent, observes images or sounds, or has an entry of this name.
+        UnsupportedSpace: The environment has one agent, or observes images or sounds.
     """
     if len(spec.agents) < 2:
         raise UnsupportedSpace(
@@ -37,10 +37,6 @@ def with_central_view(spec: EnvSpec) -> EnvSpec:
                 f"{'an image' if item.is_image else 'a sound'} of shape "
                 f"{item.shape}: only vectors are joined for a central value; use false"
             )
-    if CENTRAL_VIEW in spec.observation:
-        raise UnsupportedSpace(
-            f"model.central_value=True, but {spec.name} has an observation {CENTRAL_VIEW!r} of its own: rename it"
-        )
     agents = len(spec.agents)
     size = agents * sum(int(np.prod(item.shape)) for item in spec.observation.values()) + agents
     return replace(spec, observation={**spec.observation, CENTRAL_VIEW: ArraySpec(shape=(size,), dtype="float32")})

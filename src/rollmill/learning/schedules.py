@@ -1,9 +1,9 @@
 """Schedules of the learning rate and of loss coefficients.
 
-The learner reads a schedule's value once a batch, before the batch's first SGD step, and reports the batch's mean KL
-divergence afterwards. A schedule depends on *agent steps consumed by the learner*: valid samples, each counted once,
-however many epochs use it. A linear one also depends on the clock if a time limit ends the run, but never in lockstep
-or with several ranks, whose clocks differ.
+The learner reads a schedule's value once a batch, before the batch's first SGD step, and reports the mean KL divergence
+of the last step's minibatch afterwards. A schedule depends on *agent steps consumed by the learner*: valid samples,
+each counted once, however many epochs use it. A linear one also depends on the clock if a time limit ends the run, but
+never in lockstep or with several ranks, whose clocks differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Schedule(Protocol):
         ...
 
     def update(self, kl: float) -> None:
-        """Observe the mean KL divergence, in nats, between the policies before and after a batch."""
+        """Observe the mean KL divergence, in nats, from the policy that sampled a batch, in its last minibatch."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,8 +157,8 @@ class KLAdaptive:
 
     Source: the rule of rsl_rl (Rudin et al. 2022, arXiv:2109.11978, appendix) and of Sample Factory's
     ``kl_adaptive_minibatch``: above ``2 target`` divide by 1.5, below ``target / 2`` multiply by 1.5, within bounds.
-    Applied once a batch, because one per SGD step would need a host sync each. As in rsl_rl, a
-    divergence of exactly 0 (no update) changes nothing; slightly negative estimates count as small.
+    Applied once a batch, to the divergence in its last minibatch, because one per SGD step would need a host sync each.
+    As in rsl_rl, a divergence of exactly 0 (no update) changes nothing; slightly negative estimates count as small.
 
     Args:
         initial: Starting value, within the bounds.

@@ -395,8 +395,7 @@ class DenseEncoder(EntryEncoder):
     """An MLP on a flattened entry; the identity without hidden layers.
 
     Integer entries with a single element and declared bounds become one-hot (``Discrete`` observations arrive as
-    one-hot vectors); uint8 entries declared up to 255 are scaled by 1/255, folded into the first weight; all others are
-    cast to float.
+    one-hot vectors); other uint8 entries declared up to 255 are scaled by 1/255; all others are cast to float.
 
     Args:
         spec: The entry.
@@ -417,7 +416,7 @@ class DenseEncoder(EntryEncoder):
         first_choice = int(spec.low) if choices and spec.low is not None else 0
         # NumPy's: on the meta device, torch.arange imports SymPy.
         self.register_buffer("choices", torch.tensor(np.arange(first_choice, first_choice + choices)), persistent=False)
-        self.input_scale = 1.0 / 255.0 if spec.dtype == "uint8" and spec.high == 255 else 1.0
+        self.input_scale = 1.0 / 255.0 if not choices and spec.dtype == "uint8" and spec.high == 255 else 1.0
         layers: list[nn.Module] = []
         for before, size in pairwise((width, *sizes)):
             layers += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from rollmill.models.encoders import is_small_image, one_hot_size
@@ -40,9 +41,16 @@ class ObservationNormaliser(nn.Module):
         return result
 
     def update(self, observation: Mapping[str, Tensor], valid: Tensor | None = None, **ranks: Sum) -> None:
-        """Merge a batch of raw observations; see :meth:`RunningMeanStd.update`."""
+        """Merge a batch of raw observations; see :meth:`RunningMeanStd.update`.
+
+        An infinite number, which ``env.check_finite=false`` lets pass, counts as the mean so far: it would otherwise
+        remain in the statistics for good.
+        """
         for name, statistics in self._items():
-            statistics.update(observation[name], valid, **ranks)
+            x = observation[name]
+            if x.is_floating_point():
+                x = torch.where(x.isfinite(), x, statistics.shift.to(x.dtype))
+            statistics.update(x, valid, **ranks)
 
     def _items(self) -> list[tuple[str, RunningMeanStd]]:
         pairs = []

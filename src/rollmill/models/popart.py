@@ -91,10 +91,10 @@ class PopArt(nn.Module):
         x = returns.double()
         if tasks is None:
             tasks = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        sums = torch.zeros((3, len(self.mean)), dtype=torch.float64, device=x.device)
-        for row, values in enumerate((torch.ones_like(x), x, x.square())):
-            sums[row].index_add_(0, tasks, values)
-        count, total, squares = sum_over_ranks(sums)
+        # Not index_add_, which adds in any order on a GPU: lockstep would not repeat.
+        chosen = tasks == torch.arange(len(self.mean), device=x.device)[:, None]
+        sums = [torch.where(chosen, values, 0.0).sum(1) for values in (torch.ones_like(x), x, x.square())]
+        count, total, squares = sum_over_ranks(torch.stack(sums))
         self.count += count
         # At first a mean over all samples so far; the exponential mean's weight of this batch is a lower bound.
         share = torch.maximum(count / (self.count + _SEEN_AT_START), 1.0 - (1.0 - self._rate) ** count)

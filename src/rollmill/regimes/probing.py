@@ -20,7 +20,7 @@ from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.policies import source_of
 from rollmill.settings.value_checks import ConfigError
-from rollmill.specs import EnvSpec
+from rollmill.specs import CENTRAL_VIEW, TASK, EnvSpec
 from rollmill.storage.agent_roles import players_of_agents
 from rollmill.storage.group_states import GroupState
 
@@ -78,6 +78,11 @@ def probe(
     make = make_off_policy if config.in_replay else make_on_policy
     try:
         spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
+        if taken := {CENTRAL_VIEW, TASK} & spec.observation.keys():
+            raise UnsupportedSpace(
+                f"{spec.name} has an observation entry {min(taken)!r}, a name that is kept for what Rollmill adds to "
+                "observations (model.central_value, model.observe_task): rename it"
+            )
         if config.has_task_entry:
             spec = with_task_entry(spec)
         if config.has_central_view:
