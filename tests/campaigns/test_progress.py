@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 
 import pytest
 from rich.console import Console
@@ -68,6 +70,20 @@ def test_a_closed_terminal_ends_the_display_alone() -> None:
         display.note("one")
         display.note("two")
     assert console.quiet
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_reader_that_has_gone_ends_the_display_alone(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    # Unbuffered, so that nothing is left to be written when it is closed.
+    with io.TextIOWrapper(os.fdopen(writing, "wb", buffering=0), write_through=True) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with CampaignDisplay("suite", plain_interval_s=0.0) as display:
+            display._console._force_terminal = is_terminal
+            display.update(HALF)
+            display.note("the end")
+        assert display._console.quiet
 
 
 def test_ends_and_durations() -> None:

@@ -66,8 +66,29 @@ def test_a_game_that_cannot_be_drawn_gives_a_page_without_videos(
     assert main([*command, "--output", str(tmp_path / "page")]) == 0
     assert "no video was written" in capsys.readouterr().err
     assert "<video" not in (tmp_path / "page/tournament.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_first_match(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
+    command = ["tournament", "perfect", "random", "--env", "test/nim", "--matches", "2"]
     assert main([*command, "--output", str(tmp_path / "file")]) == 2
+    shown = capsys.readouterr()
+    assert "the page cannot be written" in shown.err
+    assert "perfect against random" not in shown.err
+
+
+@pytest.mark.filterwarnings("default:no video")
+def test_a_disk_that_fills_up_costs_the_page_and_not_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "page/tournament.json").mkdir(parents=True)
+    command = ["tournament", "perfect", "random", "--env", "test/nim", "--matches", "2", "--quiet", "--json"]
+    assert main([*command, "--output", str(tmp_path / "page")]) == 2
+    shown = capsys.readouterr()
+    assert "the page cannot be written" in shown.err
+    assert json.loads(shown.out.splitlines()[-1])["players"] == ["perfect", "random"]
 
 
 def test_wrong_players_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,7 @@ def test_a_run_without_an_episode_is_still_drawn(tmp_path: Path) -> None:
     assert plot_runs([make_run(tmp_path / "a", 0.0, last=1)], tmp_path / "x.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", ["a.foo", "file/a.png"])
+@pytest.mark.parametrize("name", ["a.foo", "file/a.png", "."])
 def test_a_picture_that_cannot_be_written_is_told(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     make_run(tmp_path / "run", 1.0)

@@ -64,6 +64,20 @@ GAME = "envpool/ConnectFour-v1"
             "population.guests: ",
             {"policy.random.agents": "player_1"},
         ),
+        ("gym/CartPole-v1", {"learner.vtrace_rho": 2.0}, "vtrace_rho: .*'gae'; use", {"learner.advantage": "vtrace"}),
+        ("gym/CartPole-v1", {"model.core_size": 8}, "core_size: .*no recurrent core; use", {"model.core": "gru"}),
+        (
+            "gym/CartPole-v1",
+            {"policy.a.learner.advantage": "gae", "population.policies": "a,b", "learner.vtrace_rho": 2.0},
+            "vtrace_rho: .*'gae'; use",
+            {"policy.b.learner.advantage": "vtrace"},
+        ),
+        (
+            "gym/CartPole-v1",
+            {"tracking.project": "p", "tracking.wandb_entity": "me"},
+            "tracking.project, tracking.wandb_entity: .* TensorBoard, which is the only tracker; name another",
+            {"tracker": "tensorboard,wandb"},
+        ),
     ],
 )
 def test_a_setting_is_refused_until_another_one_gives_it_an_effect(
@@ -75,6 +89,15 @@ def test_a_setting_is_refused_until_another_one_gives_it_an_effect(
         make_config(needed["env.tasks"], idle)
     else:
         make_config(preset, {**idle, **needed})
+
+
+def test_settings_of_the_other_estimator_and_of_clipping_are_refused_in_impala() -> None:
+    for key in ("learner.gae_lambda", "learner.clip_range"):
+        with pytest.raises(ConfigError, match=rf"{key}: without effect .*IMPALA's"):
+            make_config("atari/pong", {key: 0.5}, algo="impala")
+        assert make_config("atari/pong", {key: 0.5}, algo="ppo")
+    clipped = {"learner.clip_kind": "reciprocal", "learner.clip_range": 0.5}
+    assert make_config("atari/pong", clipped, algo="impala").on_policy.clip_range == 0.5
 
 
 @pytest.mark.parametrize("preset", [GAME, "gym/CartPole-v1"])

@@ -86,12 +86,14 @@ def test_a_result_is_recorded_and_its_network_leaves_the_queue(tmp_path: Path) -
     assert [json.loads(line)["mean_return"] for line in lines] == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("damage", ['{"agent_steps": 5, "mean', "", "7", '{"a": 1}', '{"agent_steps": null}', "\x00"])
-def test_a_damaged_line_costs_no_other_result(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage", [b'{"agent_steps": 5, "mean', b"", b"7", b'{"a": 1}', b'{"agent_steps": null}', b"\x00", b"\xff\xfe"]
+)
+def test_a_damaged_line_costs_no_other_result(tmp_path: Path, damage: bytes) -> None:
     queue = EvaluationQueue(tmp_path, 1)
     queue.found(tmp_path / "none", {"agent_steps": 1})
-    with (tmp_path / EVALUATIONS_FILE).open("a") as file:
-        file.write(f"\n{damage}")
+    with (tmp_path / EVALUATIONS_FILE).open("ab") as file:
+        file.write(b"\n" + damage)
     queue.found(tmp_path / "none", {"agent_steps": 2})
     assert EvaluationQueue(tmp_path).records() == [{"agent_steps": 1}, {"agent_steps": 2}]
 

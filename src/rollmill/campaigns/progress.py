@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollmill.campaigns.jobs import Record
+from rollmill.reporting.console import DisplayConsole, silent_once_gone
 
 _PLAIN_INTERVAL_S = 30.0
 _LONGEST_ERROR = 200  # characters of an error in a line
@@ -105,7 +105,7 @@ class CampaignDisplay:
         plain_interval_s: float = _PLAIN_INTERVAL_S,
     ) -> None:
         self._title = title
-        self._console = console if console is not None else Console(stderr=True, quiet=quiet)
+        self._console = console if console is not None else DisplayConsole(stderr=True, quiet=quiet)
         self._plain_interval_s = plain_interval_s
         self._live: Live | None = None
         self._shown_at: float | None = None
@@ -116,14 +116,14 @@ class CampaignDisplay:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._live is not None:
-            with self._silent_once_gone():
+            with silent_once_gone(self._console):
                 self._live.stop()
             self._live = None
 
     def update(self, progress: Progress) -> None:
         """Show a new state; where there is no terminal, at intervals only."""
         self._newest = progress
-        with self._silent_once_gone():
+        with silent_once_gone(self._console):
             if self._console.is_terminal:
                 if self._live is None:
                     self._live = Live(console=self._console, auto_refresh=False)
@@ -141,7 +141,7 @@ class CampaignDisplay:
 
     def note(self, text: str) -> None:
         """Print a line above the panel."""
-        with self._silent_once_gone():
+        with silent_once_gone(self._console):
             self._print(text)
 
     def _print(self, text: str) -> None:
@@ -170,14 +170,6 @@ class CampaignDisplay:
             title_align="left",
             border_style="cyan",
         )
-
-    @contextlib.contextmanager
-    def _silent_once_gone(self) -> Iterator[None]:
-        """A terminal that was closed ends the display and not the campaign."""
-        try:
-            yield
-        except OSError:
-            self._console.quiet = True
 
 
 def format_line(progress: Progress) -> str:

@@ -20,7 +20,7 @@ def make_command() -> Command:
         "others'. NAME=RUN_DIR names the method instead. The folder of a sweep or suite stands for its finished runs.",
         run=run,
         examples=(
-            "rollmill report runs/*",
+            "rollmill report runs/gym_CartPole-v1/*",
             "rollmill report ppo=runs/a ppo=runs/b impala=runs/c --output report",
         ),
     )

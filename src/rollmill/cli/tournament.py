@@ -40,11 +40,13 @@ def make_command() -> Command:
 def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     """Run the command and return its exit code."""
     import_modules(arguments, overrides)
-    from rollmill.comparing.tournament_page import VIDEOS, write_tournament_page
+    from rollmill.comparing.tournament_page import VIDEOS, check_page_folder, write_tournament_page
     from rollmill.evaluation.tournament import tournament
     from rollmill.runtime.watchdog import ending_simulators
 
     show_warnings()
+    if arguments.output is not None:
+        check_page_folder(arguments.output)
     with ending_simulators():
         result = tournament(
             arguments.players,
@@ -57,7 +59,9 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
             videos=None if arguments.output is None else arguments.output / VIDEOS,
             trust=arguments.trust,
         )
-    if arguments.output is not None:
-        print(write_tournament_page(result, arguments.output))
-    print(json.dumps(result.to_dict()) if arguments.json else result.describe())
+    try:
+        if arguments.output is not None:
+            print(write_tournament_page(result, arguments.output))
+    finally:  # Matches that were played are told, even if the disk is full.
+        print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0

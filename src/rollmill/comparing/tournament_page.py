@@ -17,6 +17,21 @@ RESULT = "tournament.json"
 VIDEOS = "videos"
 
 
+def check_page_folder(folder: Path | str) -> None:
+    """Make the folder of a page, before matches are played for it.
+
+    Raises:
+        NotWritableError: It cannot be created or written to.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _not_writable(folder, "you may not write there")
+
+
 def write_tournament_page(result: TournamentResult, folder: Path | str) -> Path:
     """Write the page, and all figures as JSON.
 
@@ -47,10 +62,14 @@ def write_tournament_page(result: TournamentResult, folder: Path | str) -> Path:
         (folder / RESULT).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
         (folder / PAGE).write_text(whole_page(title, parts))
     except OSError as error:
-        raise NotWritableError(
-            f"the page cannot be written to {folder} ({error.strerror or error}): give another directory (--output)"
-        ) from error
+        raise _not_writable(folder, error) from error
     return folder / PAGE
+
+
+def _not_writable(folder: Path, reason: OSError | str) -> NotWritableError:
+    if isinstance(reason, OSError):
+        reason = reason.strerror or str(reason)
+    return NotWritableError(f"the page cannot be written to {folder} ({reason}): give another directory (--output)")
 
 
 def _ratings(result: TournamentResult, order: list[int]) -> str:

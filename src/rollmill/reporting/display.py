@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rollmill.reporting.console import DisplayConsole, silent_once_gone
 from rollmill.reporting.ledger_report import bottleneck_sentence, waiting_sentence
 from rollmill.reporting.metric_table import EVALUATION_GROUP, label
 from rollmill.reporting.status import Status
@@ -23,13 +23,6 @@ _BAR_WIDTH = 24
 # Policies below each other before a second column begins, and columns at most.
 _ROWS = 10
 _COLUMNS = 3
-
-
-class _Console(Console):
-    """Falls silent where its reader has gone (``2>&1 | tee log``); rich's would end the program and the training."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
 
 
 class Display:
@@ -50,7 +43,7 @@ class Display:
         live_interval_s: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console = console if console is not None else _Console(stderr=True)
+        self.console = console if console is not None else DisplayConsole(stderr=True)
         self._interval_s = live_interval_s if self.console.is_terminal else plain_interval_s
         self._clock = clock
         self._shown_at: float | None = None
@@ -67,7 +60,7 @@ class Display:
         """Print text above the panel, or below all lines so far: what was chosen, a warning, the final report."""
         if not self.console.is_terminal and self._pending is not None:
             self._show(self._pending)
-        with self._silent_once_gone():
+        with silent_once_gone(self.console):
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def update(self, status: Status) -> None:
@@ -83,7 +76,7 @@ class Display:
         if self._pending is not None:
             self._show(self._pending)
         if self._live is not None:
-            with self._silent_once_gone():
+            with silent_once_gone(self.console):
                 self._live.stop()
             self._live = None
 
@@ -91,7 +84,7 @@ class Display:
         self._pending = None
         if self.console.quiet:
             return
-        with self._silent_once_gone():
+        with silent_once_gone(self.console):
             if not self.console.is_terminal:
                 self.console.print(format_line(status), markup=False, highlight=False, soft_wrap=True)
                 return
@@ -101,14 +94,6 @@ class Display:
                 live.start()
                 self._live = live  # Not before: what could not start cannot be stopped.
             self._live.update(_panel(status), refresh=True)
-
-    @contextlib.contextmanager
-    def _silent_once_gone(self) -> Iterator[None]:
-        """A terminal that was closed, or a log on a full disk, ends the display and not the training."""
-        try:
-            yield
-        except OSError:
-            self.console.quiet = True
 
 
 def format_line(status: Status) -> str:

@@ -187,6 +187,8 @@ def save_figure(figure: Any, output: Path) -> Path:
     Raises:
         PlotError: The file cannot be written.
     """
+    if output.is_dir():
+        raise PlotError(f"the plot {output} cannot be written: it is a folder; name a file in it, such as plot.png")
     aside = output.with_name(f".writing-{os.getpid()}-{output.name}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -6,11 +6,19 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.agent_roles import patterns_of
+from rollmill.tracking.config import TENSORBOARD
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
+
+
+# Settings of tracking that TensorBoard has no use for.
+_FOR_SERVICES = (
+    *("project", "run_name", "group", "tags", "wandb_entity", "mlflow_uri", "trackio_space", "upload_checkpoints"),
+)
 
 
 class _Idle(NamedTuple):
@@ -43,7 +51,57 @@ def _leaves_no_match_to_guests(config: Config) -> bool:
     return bool(anywhere) and has_banks and population.past == 1 and share > 0
 
 
+def _is_tracked_here_alone(config: Config) -> bool:
+    return set(config.tracking.names) <= {TENSORBOARD}
+
+
+def _none_has(config: Config, **settings: object) -> bool:
+    """Whether no policy learns with these settings of PPO; a user's own algorithm may read them all."""
+    policies = [policy.algorithm for policy in config.policies]
+    return all(
+        isinstance(algorithm, OnPolicyConfig)
+        and algorithm.algorithm == "ppo"
+        and any(getattr(algorithm, name) != value for name, value in settings.items())
+        for algorithm in policies
+    )
+
+
 _RULES: tuple[_Idle, ...] = (
+    _Idle(
+        ("learner.gae_lambda",),
+        partial(_none_has, advantage="gae"),
+        "with learner.advantage='vtrace', IMPALA's",
+        "use learner.vtrace_lambda, or learner.advantage='gae'",
+        "learner.advantage",
+    ),
+    _Idle(
+        ("learner.vtrace_rho", "learner.vtrace_c", "learner.vtrace_lambda"),
+        partial(_none_has, advantage="vtrace"),
+        "with learner.advantage='gae'",
+        "use learner.gae_lambda, or learner.advantage='vtrace'",
+        "learner.advantage",
+    ),
+    _Idle(
+        ("learner.clip_range", "learner.clip_schedule"),
+        lambda config: _none_has(config, clip_kind="reciprocal") and _none_has(config, clip_kind="symmetric"),
+        "with learner.clip_kind='none', IMPALA's",
+        "use learner.clip_kind='reciprocal'",
+        "learner.clip_kind",
+    ),
+    _Idle(
+        ("model.core_size",),
+        lambda config: all(policy.model.core == "none" for policy in config.policies),
+        "where there is no recurrent core",
+        "use model.core='gru' or 'lstm'",
+        "model.core",
+    ),
+    _Idle(
+        tuple(f"tracking.{name}" for name in _FOR_SERVICES),
+        _is_tracked_here_alone,
+        "with TensorBoard, which is the only tracker",
+        "name another one (tracker, --tracker tensorboard,wandb)",
+        "tracker",
+    ),
     _Idle(
         ("eval_against", "eval_video"),
         lambda config: config.eval_every is None,

@@ -109,8 +109,8 @@ class EvaluationQueue:
         if not path.exists():
             return []
         by_steps = {}
-        for line in path.read_text().splitlines():
-            # A line that a full disk cut off, or that Rollmill did not write.
+        for line in path.read_bytes().splitlines():
+            # A line that a full disk cut off or a disk damaged, or that Rollmill did not write.
             with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 record = json.loads(line)
                 by_steps[int(record["agent_steps"])] = record
