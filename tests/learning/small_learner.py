@@ -33,6 +33,7 @@ from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Ledger
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage import slots, weights
+from rollmill.storage.background_writes import BackgroundWrites
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 from rollmill.storage.slot_reserve import SlotReserve
 from rollmill.storage.slots import SlotStore, Topology, slot_fields
@@ -53,6 +54,8 @@ def a_learner(
     *,
     numbers: LiveNumbers | None = None,
     window: int | None = None,
+    save_every: int | None = None,
+    writes: BackgroundWrites | None = None,
 ) -> tuple[Learner, SlotStore, list[object]]:
     """A learner of its own policy; its three slots are complete, and an episode has ended in each."""
     topology = Topology(
@@ -82,7 +85,7 @@ def a_learner(
         seed=seed,
         report_every_s=0.0,
         resume=False,
-        checkpoints=CheckpointStore(folder, CheckpointConfig()),
+        checkpoints=CheckpointStore(folder, CheckpointConfig(every_steps=save_every)),
     )
     progress = Progress(results=None if window is None else RecentResults(window))
     setup = LearnerSetup(
@@ -120,7 +123,9 @@ def a_learner(
     )
     published = weights.WeightStore(arena, create=True)
     timetable = ByTime(plan.checkpoints, saves=True)
-    learner = Learner(setup, published, algorithm, trainer=trainer, versions=versions, timetable=timetable)
+    learner = Learner(
+        setup, published, algorithm, trainer=trainer, versions=versions, timetable=timetable, writes=writes
+    )
     for slot in range(SLOTS):
         store.complete(slot)
     return learner, store, sent

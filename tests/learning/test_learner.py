@@ -7,17 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.learning.small_learner import ROWS, STEPS, a_learner
+from tests.learning.small_learner import ROWS, SLOTS, STEPS, a_learner
 
 from rollmill.learning.collective import Alone
 from rollmill.learning.lag import LagStatistics, admitted
 from rollmill.learning.learner import run_in_turn
 from rollmill.learning.progress import Progress
-from rollmill.learning.report import LearnerFinished
+from rollmill.learning.report import CheckpointWritten, LearnerFinished
 from rollmill.learning.timetable import ByIteration
 from rollmill.learning.trajectories import Trajectories
 from rollmill.learning.versions import ExactVersions, NewestVersions, WrongVersionError
 from rollmill.storage import slots
+from rollmill.storage.background_writes import BackgroundWrites
+from rollmill.storage.checkpoint_file import CheckpointError
 from rollmill.storage.group_states import GroupStates
 
 
@@ -116,3 +118,51 @@ def test_a_process_hosts_learners_of_several_policies(tmp_path: Path) -> None:
         assert isinstance(sent[-1], LearnerFinished)
         assert sum(isinstance(message, LearnerFinished) for message in sent) == 1
         assert Path(sent[-1].checkpoint).exists()
+
+
+def test_a_learner_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    writes, may_write = BackgroundWrites(), threading.Event()
+    learner, _, sent = a_learner(tmp_path, 1, save_every=STEPS * ROWS, writes=writes)
+
+    def written() -> int:
+        return sum(isinstance(message, CheckpointWritten) for message in sent)
+
+    def learn_until(batches: int) -> None:
+        while learner.progress.batches < batches:
+            assert learner.turn(1.0)
+
+    with learner.start():
+        writes.submit(lambda: may_write.wait(10.0))
+        learn_until(SLOTS)
+        assert written() == 1, "the first one, of the untrained network, is written at once"
+        may_write.set()
+        writes.submit(lambda: None).result(10.0)
+        assert not writes.is_busy
+        learner.turn(0.0)  # A checkpoint has been due since the first batch.
+        writes.submit(lambda: None).result(10.0)
+        learner.turn(0.0)
+    assert written() == 2
+    learner.finish()
+    assert written() == 3
+    names = sorted(path.name for path in tmp_path.glob("checkpoint_*"))
+    steps = STEPS * ROWS
+    assert [int(name.split("_")[3].partition(".")[0]) for name in names] == [0, SLOTS * steps, SLOTS * steps]
+
+
+def test_a_checkpoint_that_cannot_be_written_in_the_background_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = BackgroundWrites()
+    learner, _, _ = a_learner(tmp_path, 1, save_every=STEPS * ROWS, writes=writes)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def learn() -> None:
+        for _ in range(50):
+            learner.turn(0.1)
+
+    with learner.start():
+        monkeypatch.setattr("rollmill.storage.checkpoints.write_whole", fail)
+        with pytest.raises(CheckpointError, match=r"could not write .*No space left"):
+            learn()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +30,7 @@ from rollmill.learning.timetable import Timetable
 from rollmill.learning.versions import Versions
 from rollmill.models.flat_state import FlatState
 from rollmill.roles import LearnerCounter, LearnerPhase
+from rollmill.storage.background_writes import BackgroundWrites
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.weights import WeightStore
 
@@ -196,6 +199,8 @@ class Learner:
         timetable: When rows of metrics and checkpoints are due.
         league: The past selves; None without a bank.
         member: What population-based training knows about the policy; None without it.
+        writes: Writes checkpoints while the learner goes on, one at a time of all learners of the process; None writes
+            them at once, as lockstep needs it.
     """
 
     def __init__(
@@ -209,6 +214,7 @@ class Learner:
         timetable: Timetable,
         league: League | None = None,
         member: Member | None = None,
+        writes: BackgroundWrites | None = None,
     ) -> None:
         """Restore the newest checkpoint when resuming, and publish the first weights."""
         self._setup = setup
@@ -220,6 +226,8 @@ class Learner:
         self._timetable = timetable
         self._league = league
         self._member = member
+        self._writes = writes
+        self._writing: Future[Path] | None = None
         self.progress = setup.progress
         self._plan = setup.plan
         self._reported_at = 0.0
@@ -261,10 +269,11 @@ class Learner:
         self._trainer.count()
         self._leave_for_evaluation(is_asked=numbers.take_request(Request.EVALUATION))
         self._report_if_due()
-        # Always taken: a checkpoint that is due serves the request, too.
-        is_asked = numbers.take_request(Request.CHECKPOINT)
-        if self._timetable.is_save_due(self.progress) or is_asked:
+        self._announce_written()
+        if numbers.take_request(Request.CHECKPOINT):
             self._save()
+        elif self._timetable.is_save_due(self.progress) and (self._writes is None or not self._writes.is_busy):
+            self._save(writes=self._writes)
         return True
 
     def save_after_failure(self) -> None:
@@ -377,20 +386,34 @@ class Learner:
             self._ledger.enter(LearnerPhase.SAVING)
             queue.leave(self._algorithm.state_dict(), self.progress.agent_steps)
 
-    def _save(self, *, is_failing: bool = False) -> Path | None:
+    def _announce_written(self, *, waits: bool = False) -> None:
+        """Tell the main process of a checkpoint that was written in the background, or wait for it first."""
+        if self._writing is not None and (waits or self._writing.done()):
+            writing, self._writing = self._writing, None
+            self._setup.context.send(CheckpointWritten(str(writing.result())))
+
+    def _save(self, *, is_failing: bool = False, writes: BackgroundWrites | None = None) -> Path | None:
         """Write a checkpoint on rank 0; called by every rank together, or by a failing rank alone.
 
         Its metric is the mean return of the last 100 episodes. Before that it has none: the first episodes to end are
         the shortest, in many tasks the best or the worst.
+
+        Args:
+            is_failing: Whether the run ends with an error.
+            writes: Writes the file in the background.
+
+        Returns:
+            The file; None on other ranks, and for one that is still to be written.
         """
         self._ledger.enter(LearnerPhase.SAVING)
+        self._announce_written(waits=True)
         progress = self.progress
         self._trainer.count(to_save=True)
         in_flight = self._versions.pack(progress, can_resume=self._trainer.can_resume, is_failing=is_failing)
         path = None
         if not self._setup.collective.rank:
             returns = [episode.episode_return for episode in progress.recent_episodes]
-            path = self._plan.checkpoints.save(
+            prepared = self._plan.checkpoints.prepare(
                 {
                     "model": self._algorithm.state_dict(),
                     "recent_episodes": [[e.episode_return, e.episode_length] for e in progress.recent_episodes],
@@ -406,7 +429,11 @@ class Learner:
                 is_initial=progress.sgd_steps == 0,
                 is_end=in_flight is None,
             )
-            self._setup.context.send(CheckpointWritten(str(path)))
+            if writes is None:
+                path = self._plan.checkpoints.write(prepared)
+                self._setup.context.send(CheckpointWritten(str(path)))
+            else:
+                self._writing = writes.submit(partial(self._plan.checkpoints.write, prepared))
         if not is_failing:
             self._timetable.saved(progress)
             self._versions.saved(progress)

@@ -192,6 +192,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     from rollmill.learning.timetable import ByTime
     from rollmill.learning.versions import NewestVersions
     from rollmill.regimes.torch_side import LearnerSide, run_learners
+    from rollmill.storage.background_writes import BackgroundWrites
     from rollmill.storage.slot_reserve import SlotReserve
 
     sides, regime = LearnerSide.of(context, setup), setup.config.regime_as(AsyncConfig)
@@ -200,7 +201,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
         make_admission = EqualShares
     paths = MeasuredPaths(is_stop_wanted=context.stop.is_set)
     standings = Standings(len(sides), rating_system(setup.config.population.rating))
-    reserve = SlotReserve(setup.store())
+    reserve, writes = SlotReserve(setup.store()), BackgroundWrites()
 
     def learner_of(side: LearnerSide) -> Learner:
         trajectories = side.config.on_policy.batch_size // side.config.rollout_length
@@ -213,6 +214,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
             choose_path=paths.choose,
             standings=standings,
             places=CountedPlaces,
+            writes=writes,
         )
 
     run_learners(sides, [learner_of(side) for side in sides])

@@ -59,6 +59,7 @@ from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config
 from rollmill.settings.policies import source_of
 from rollmill.specs import EnvSpec
+from rollmill.storage.background_writes import BackgroundWrites
 from rollmill.storage.bank import SnapshotBank
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
@@ -325,6 +326,7 @@ class LearnerSide:
         versions: Versions,
         timetable: Timetable,
         league: League | None = None,
+        writes: BackgroundWrites | None = None,
     ) -> Learner:
         """Build the loop with these strategies."""
         if (source := self._source) is not None and self.config.init_optimiser:
@@ -339,6 +341,7 @@ class LearnerSide:
             timetable=timetable,
             league=league,
             member=self.member,
+            writes=writes,
         )
 
     @property
@@ -389,6 +392,7 @@ class LearnerSide:
         choose_path: ChoosePath,
         standings: Standings,
         places: Callable[[SnapshotBank], Places],
+        writes: BackgroundWrites | None = None,
     ) -> Learner:
         """Build the loop with an on-policy algorithm.
 
@@ -401,6 +405,7 @@ class LearnerSide:
             choose_path: Chooses compute settings, by measurement or by rule.
             standings: The ratings of all policies.
             places: Builds the record of which places of a bank are in use.
+            writes: Writes checkpoints in the background; None writes them at once.
         """
         run, setup, spec = self.run, self.setup, self.run.probed.spec
         store = run.store_of(self.policy)
@@ -429,7 +434,7 @@ class LearnerSide:
             fingerprints=fingerprints,
             league=league,
         )
-        return self.learner(algorithm, trainer, versions, timetable, league)
+        return self.learner(algorithm, trainer, versions, timetable, league, writes)
 
 
 def run_learners(sides: Sequence[LearnerSide], learners: Sequence[Learner]) -> None:

@@ -134,7 +134,7 @@ def encode_checkpoint(
     metric: float | None,
     metric_name: MetricName = "training_return",
     metric_of: str | None = None,
-) -> bytearray:
+) -> memoryview:
     """Returns the bytes of a checkpoint file.
 
     Args:
@@ -149,10 +149,11 @@ def encode_checkpoint(
     """
     import torch
 
+    # Written in place: each copy of a large network would take as long as the checksum.
     buffer = io.BytesIO()
     torch.save(_portable(dict(state), "state"), buffer)
-    content = bytearray(buffer.getbuffer())
-    assert content[-_ZIP_END_SIZE:].startswith(_ZIP_END), "torch.save wrote no ZIP file without a comment"
+    buffer.seek(-_ZIP_END_SIZE, os.SEEK_END)
+    assert buffer.read(len(_ZIP_END)) == _ZIP_END, "torch.save wrote no ZIP file without a comment"
     fields: dict[str, object] = {"format": FORMAT, "agent_steps": agent_steps, "metric": metric}
     if metric is not None:
         fields["metric_name"] = metric_name
@@ -160,12 +161,13 @@ def encode_checkpoint(
         fields["metric_of"] = metric_of
     header = json.dumps(fields).encode()
     # The last two bytes of the content are the comment's length, which is about to change.
-    with memoryview(content)[:-2] as checked:
+    with buffer.getbuffer() as content, content[:-2] as checked:
         digest = hashlib.sha256(checked)
     digest.update(header)
     comment = _MAGIC + digest.hexdigest().encode() + b" " + header
-    content[-2:] = len(comment).to_bytes(2, "little")
-    return content + comment
+    buffer.seek(-2, os.SEEK_END)
+    buffer.write(len(comment).to_bytes(2, "little") + comment)
+    return buffer.getbuffer()
 
 
 class _Parsed(NamedTuple):

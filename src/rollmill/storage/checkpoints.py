@@ -86,6 +86,24 @@ class LoadedCheckpoint(NamedTuple):
     path: Path
 
 
+class PreparedCheckpoint(NamedTuple):
+    """A checkpoint that is still to be written.
+
+    Attributes:
+        content: The file's bytes.
+        agent_steps: Agent steps consumed so far.
+        metric: Mean return of the last 100 training episodes; None where there is none.
+        is_initial: Nothing has been learned yet.
+        is_end: The run cannot resume from here.
+    """
+
+    content: memoryview
+    agent_steps: int
+    metric: float | None
+    is_initial: bool
+    is_end: bool
+
+
 class CheckpointStore:
     """The checkpoints of one run, in one folder: ``checkpoint_<number>_steps_<agent steps>.pt`` and ``best.pt``.
 
@@ -151,7 +169,23 @@ class CheckpointStore:
         is_initial: bool = False,
         is_end: bool = False,
     ) -> Path:
-        """Writes ``state`` as the newest checkpoint, updates the best one, and removes old ones.
+        """Writes ``state`` as the newest checkpoint: :meth:`prepare`, then :meth:`write`, whose arguments these are.
+
+        Raises:
+            CheckpointError: As they raise it.
+        """
+        return self.write(self.prepare(state, agent_steps, metric, is_initial=is_initial, is_end=is_end))
+
+    def prepare(
+        self,
+        state: Mapping[str, Any],
+        agent_steps: int,
+        metric: float | None = None,
+        *,
+        is_initial: bool = False,
+        is_end: bool = False,
+    ) -> PreparedCheckpoint:
+        """Puts the bytes of a checkpoint together; ``state`` may change afterwards.
 
         Args:
             state: Tensors (of any device), numbers, strings, booleans and None, in dicts, lists and tuples.
@@ -160,16 +194,24 @@ class CheckpointStore:
             is_initial: Nothing has been learned yet.
             is_end: The run cannot resume from here.
 
-        Returns:
-            The new file.
-
         Raises:
-            CheckpointError: The state holds something that ``weights_only=True`` would not load, which is found before
-                anything is written, or the file cannot be written; earlier checkpoints are unchanged.
+            CheckpointError: The state holds something that ``weights_only=True`` would not load.
         """
         if metric is not None and not math.isfinite(metric):
             metric = None
         content = encode_checkpoint(state, agent_steps, metric)
+        return PreparedCheckpoint(content, agent_steps, metric, is_initial, is_end)
+
+    def write(self, prepared: PreparedCheckpoint) -> Path:
+        """Writes the newest checkpoint, updates the best one, and removes old ones; from one thread at a time.
+
+        Returns:
+            The new file.
+
+        Raises:
+            CheckpointError: The file cannot be written; earlier checkpoints are unchanged.
+        """
+        content, agent_steps, metric, is_initial, is_end = prepared
         number = 1 + max(map(_number, self.paths()), default=0)
         path = self.folder / f"checkpoint_{number:06d}_steps_{agent_steps:012d}{'_end' * is_end}.pt"
         try:
@@ -309,7 +351,7 @@ class CheckpointStore:
             ) from None
 
     def _keep_if_best(
-        self, content: bytes | bytearray, agent_steps: int, metric: float, name: MetricName, of: str | None = None
+        self, content: memoryview, agent_steps: int, metric: float, name: MetricName, of: str | None = None
     ) -> bool:
         """Writes a checkpoint to ``best.pt`` if it is better than the present one."""
         if not self._config.keep_best:
@@ -356,7 +398,7 @@ class CheckpointStore:
             warnings.warn(f"{error}; it will be replaced", CheckpointWarning, stacklevel=4)
             return None
 
-    def _write(self, path: Path, content: bytes | bytearray) -> None:
+    def _write(self, path: Path, content: memoryview) -> None:
         """Writes ``path`` atomically: write a temporary file, sync, rename, sync the folder."""
         write_whole(path, content, self.folder / f"{_TEMPORARY}{os.getpid()}")
 

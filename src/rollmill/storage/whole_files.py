@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes | bytearray, aside: Path) -> None:
+def write_whole(path: Path, content: bytes | memoryview, aside: Path) -> None:
     """Writes a file, or leaves the old one unchanged.
 
     Args:
