@@ -55,17 +55,25 @@ def test_two_cores_are_given_to_the_rollout_workers_and_shared_by_all_others(wor
 
 
 @pytest.mark.parametrize(
-    ("workers", "cpus", "cores", "wanted"),
-    [(1, 2, 2, True), (3, 2, 2, True), (2, 2, 2, False), (2, 2, 1, True), (4, 4, 4, True)],
+    ("workers", "cpus", "cores", "policies", "wanted"),
+    [
+        (1, 2, 2, 1, True),
+        (3, 2, 2, 1, True),
+        (2, 2, 2, 1, False),
+        (2, 2, 1, 1, True),
+        (4, 4, 4, 1, True),
+        (2, 2, 2, 2, True),
+    ],
 )
 def test_rollout_workers_that_cannot_share_two_cores_equally_or_should_not_are_not_pinned(
-    workers: int, cpus: int, cores: int, wanted: bool
+    workers: int, cpus: int, cores: int, policies: int, wanted: bool
 ) -> None:
     result = plan(
         num_rollout_workers=workers,
         num_policy_workers=1,
         num_learners=1,
         config=PlacementConfig(pin_on_two_cores=wanted),
+        num_policies=policies,
         cpus=tuple(range(cpus)),
         cores=cores,
     )

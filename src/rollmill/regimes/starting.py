@@ -173,6 +173,7 @@ def _placement(run_setup: RunSetup, *, learner: bool) -> PlacementPlan:
         num_learners=topology.num_learners if learner else 0,
         config=config.placement,
         threads_per_learner=cores_per_learner(config, run_setup.probed),
+        num_policies=len(config.population.names),
     )
 
 

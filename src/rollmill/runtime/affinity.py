@@ -22,10 +22,11 @@ class PlacementConfig(Checked, section="placement"):
             does so with rollout workers only and lets the others go where they find time; ``"off"`` leaves everything
             to the scheduler. ``"auto"`` is "on" where there are enough cores and the container does not limit CPU time;
             "off" otherwise, since pinning would then only take choice away.
-        pin_on_two_cores: Whether "auto" is "rollout_workers" on two cores that have equally many of those. Measured on
-            one machine (docs/journal/): 5 per cent more steps a second in Atari and 9 in VizDoom, whose presets say
-            so, with 8 and 23 per cent more policy lag; 15 per cent less in Gymnasium's CartPole. Not measured with more
-            cores, where one of many rollout workers would share its core with the learner.
+        pin_on_two_cores: Whether "auto" is "rollout_workers" on two cores that have equally many of those, with one
+            policy. Measured on one machine (docs/journal/): 5 per cent more steps a second in Atari and 9 in VizDoom,
+            whose presets say so, with 8 and 23 per cent more policy lag; 15 per cent less in Gymnasium's CartPole, and
+            10 with twelve policies of Atari. Not measured with more cores, where one of many rollout workers would
+            share its core with the learner.
         rollout_worker_nice: Niceness of rollout workers, 0..19. Deprioritised: they are many, and a late learner or
             policy worker makes all of them wait. Default as in Sample Factory (``actor_worker.py``: +10).
         policy_worker_nice: Niceness of policy workers (Sample Factory: +2).
@@ -73,6 +74,7 @@ def plan(
     num_learners: int,
     config: PlacementConfig,
     threads_per_learner: int = 1,
+    num_policies: int = 1,
     cpus: tuple[int, ...] | None = None,
     cores: int | None = None,
 ) -> PlacementPlan:
@@ -84,6 +86,7 @@ def plan(
         num_learners: How many there are.
         config: What the user wants.
         threads_per_learner: Cores that each learner is to have.
+        num_policies: How many policies learn.
         cpus: CPU numbers to give out; default `usable_cpus`.
         cores: Cores' worth of time; default `usable_cores`.
     """
@@ -98,7 +101,10 @@ def plan(
             pin = "on"
         else:
             shared_equally = len(cpus) == 2 and num_rollout_workers % 2 == 0
-            pin = "rollout_workers" if config.pin_on_two_cores and shared_equally else "off"
+            # Those of several policies work at the same time, where their batches become complete together, and one of
+            # them on the learner's core.
+            is_faster = config.pin_on_two_cores and num_policies == 1
+            pin = "rollout_workers" if is_faster and shared_equally else "off"
     given = 0
 
     def take(count: int, nice: int, pinned: bool) -> Placement:
