@@ -7,7 +7,7 @@ WHEELS_VENV := .venv-wheels
 DIST := dist
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow chaos check bench bench-peers docs wheels clean
+.PHONY: help install train test test-slow chaos lint check bench bench-peers docs wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -27,20 +27,22 @@ train: install  ## train an Atari agent from images for a few minutes, evaluate 
 	$(BIN)/python examples/first_agent.py
 
 # Many tests wait for processes, so three of them keep two cores busy. Idle workers take tests from the others.
-test: install  ## the tests, in three processes (15 to 20 minutes on two cores)
+test: install  ## the tests, in three processes (about 8 minutes on two cores)
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not chaos"
 
-test-slow: install  ## learning curves and other long tests
+test-slow: install  ## the tests that take longer than a few seconds, and learning curves
 	$(BIN)/python -m pytest -q -m slow --timeout 7200
 
 chaos: install  ## fault tests: processes killed at random moments, 50 times
 	$(BIN)/python -m pytest -q -m chaos --timeout 3600
 
-check: install  ## ruff, mypy --strict, import-linter, C++ with warnings as errors and under sanitizers
+lint: install  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint  ## lint, and C++ with warnings as errors and under sanitizers
 	PATH="$(CURDIR)/$(BIN):$$PATH" cpp/check.sh
 
 bench: install  ## measure this machine: ring, simulation, sampler, training

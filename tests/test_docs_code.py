@@ -70,6 +70,7 @@ _OTHERS = {
 _SCRIPTS = {name: block for name, block in _OTHERS.items() if "__main__" in block}
 _SNIPPETS = {name: block for name, block in _OTHERS.items() if name not in _SCRIPTS}
 _READ_FIRST = ("README-1", "quickstart-1")
+_LONG = ("export-", "many-tasks-")
 
 
 def _run(script: Path) -> str:
@@ -178,7 +179,10 @@ def test_a_script_of_a_page_runs(name: str, tmp_path: Path, run_of: Callable[...
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("name", _SNIPPETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name.startswith(_LONG) else ()) for name in _SNIPPETS],
+)
 def test_a_snippet_of_a_page_runs(
     name: str, tmp_path: Path, run_of: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

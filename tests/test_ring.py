@@ -278,6 +278,7 @@ def swallow(messages: Queue) -> None:
         messages.get_many(3)
 
 
+@pytest.mark.slow
 def test_killed_producers_and_consumers_stop_nobody() -> None:
     messages = Queue(capacity=16, max_producers=3)
     random = np.random.default_rng(0)

@@ -17,6 +17,7 @@ from rollmill.verification import Verification, verify
 TINY = {"num_envs": 8, "envs_per_group": 2, "rollout_length": 8, "learner.minibatches": 2}
 
 
+@pytest.mark.slow
 def test_the_command_finds_two_runs_equal(capsys: pytest.CaptureFixture[str]) -> None:
     settings = [word for key, value in TINY.items() for word in (f"--{key}", str(value))]
     assert main(["verify", "gym/CartPole-v1", "--updates", "3", "--lag", "0", "--json", *settings]) == 0

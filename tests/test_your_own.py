@@ -47,7 +47,7 @@ _COMMANDS = {
 
 
 # One of each kind: an environment, a network, a model, an algorithm; `make test-slow` runs the others.
-_QUICK = {"maze.py", "network.py", "normed.py", "a2c.py"}
+_QUICK = {"maze.py", "network.py"}
 
 
 def test_every_block_with_a_name_is_run() -> None:
@@ -94,6 +94,7 @@ def test_gymnasium_accepts_the_maze(in_a_folder: Path) -> None:
     runpy.run_path("check_maze.py")
 
 
+@pytest.mark.slow
 def test_a_maze_that_renders_is_filmed(in_a_folder: Path) -> None:
     pytest.importorskip("imageio")
     write_blocks(in_a_folder)
@@ -102,6 +103,7 @@ def test_a_maze_that_renders_is_filmed(in_a_folder: Path) -> None:
     assert (in_a_folder / "maze.mp4").stat().st_size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
 def test_a_network_has_options_of_its_own(in_a_folder: Path, algo: str) -> None:
     (in_a_folder / "network.py").write_text(_BLOCKS["network.py"])

@@ -18,6 +18,7 @@ def small_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_speed, "_LOAD_CAPACITY", 1024)
 
 
+@pytest.mark.slow
 def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as in the command
     result = replay_speed.run(0.2, environments=tmp_path, **SMALL)

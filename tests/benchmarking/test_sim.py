@@ -73,7 +73,8 @@ def test_pure_simulation_and_sampler_take_turns() -> None:
     assert found["share_of_pure_simulation"] > 0
 
 
-@pytest.mark.parametrize("kind", [pytest.param(simulating_processes, marks=pytest.mark.slow), sampling_processes])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [simulating_processes, sampling_processes])
 def test_who_is_not_measured_stands_still_and_ends_well(kind: Callable[[Config], SteppingProcesses]) -> None:
     config = rollmill.make_config("gym/CartPole-v1", CARTPOLE).resolved()
     with kind(config) as stage:
@@ -109,6 +110,7 @@ def test_an_environment_that_fails_ends_the_measurement(
     assert sweep.members(stage.supervisor.run_id) == []
 
 
+@pytest.mark.slow
 def test_a_slice_in_which_nothing_is_stepped_says_so() -> None:
     import_user_code(FAULTY)
     # A group of 100 steps of 10 ms takes a second.

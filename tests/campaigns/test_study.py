@@ -76,6 +76,7 @@ def test_results_and_open_trials_are_in_the_file(tmp_path: Path) -> None:
     assert [trial.settings for trial in study_in(tmp_path).trials] == [trial.settings for trial in again.trials]
 
 
+@pytest.mark.slow
 def test_with_another_metric_all_trials_are_open_again(tmp_path: Path) -> None:
     study = study_in(tmp_path)
     for _ in range(4):
@@ -249,6 +250,7 @@ def test_a_point_is_proposed_once_over_killed_sessions(tmp_path: Path, monkeypat
     assert [trial.number for trial in again.trials] == [failed.number + 1]
 
 
+@pytest.mark.slow
 def test_cmaes_takes_two_ranges(tmp_path: Path) -> None:
     pytest.importorskip("cmaes")
     study = study_in(tmp_path, (RATE, EPOCHS), sampler="cmaes")

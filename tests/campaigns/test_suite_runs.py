@@ -24,6 +24,7 @@ from rollmill.reporting.metrics import read_metrics
 ENVS = ["gym/CartPole-v1", "gym/Acrobot-v1"]
 
 
+@pytest.mark.slow
 def test_a_suite_has_a_run_for_each_environment_and_seed_and_a_page(tmp_path: Path) -> None:
     result = suite(ENVS[:1], seeds=2, output=tmp_path / "s", quiet=True, **SMALL, total_steps=1000)
     assert result.is_complete

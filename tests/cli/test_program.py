@@ -88,6 +88,7 @@ def make_run(run_dir: Path, env: EnvConfig) -> Path:
     return run_dir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv", [["--help"], ["train", "--help-all"], *[[command, "--help"] for command in COMMANDS]], ids=" ".join
 )
@@ -130,6 +131,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert "commands:" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

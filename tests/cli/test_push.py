@@ -14,6 +14,7 @@ from rollmill.cli.program import main
 pytest.importorskip("huggingface_hub")
 
 
+@pytest.mark.slow
 def test_it_publishes_an_agent_and_tells_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from rollmill.cli.program import main
 pytest.importorskip("minari")
 
 
+@pytest.mark.slow
 def test_it_writes_a_dataset_and_tells_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def program(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_installed_modules_go_first_in_every_process_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "of_mine.py").write_text(MINE)
     (tmp_path / "script_of_mine.py").write_text("import beside_it")

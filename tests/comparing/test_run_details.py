@@ -51,6 +51,7 @@ def test_shares_are_means_over_time() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_whole_run_is_on_the_page(tmp_path: Path) -> None:
     run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "a $run <b>", quiet=True, **SMALL)
     (run.dir / "agent.mp4").write_bytes(b"a small video")

@@ -55,9 +55,9 @@ def train(run_dir: Path, settings: dict[str, Any], **more: Any) -> dict[str, Any
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-# Off-policy learners are seen by the run of several of them, and lockstep by the runs below.
+# Steps of the others are taken on a GPU by the modules beside this one.
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("lockstep", "replay") else ()) for name in RUNS]
+    "name", [pytest.param(name, marks=() if name == "async" else pytest.mark.slow) for name in RUNS]
 )
 def test_runs_on_a_gpu(tmp_path: Path, name: str, gpu: dict[str, Any]) -> None:
     state = train(tmp_path / "run", {**RUNS[name], **gpu})
@@ -65,8 +65,9 @@ def test_runs_on_a_gpu(tmp_path: Path, name: str, gpu: dict[str, Any]) -> None:
     assert all(value.isfinite().all() for value in state["model"].values() if value.is_floating_point())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("name", ["lockstep", pytest.param("replay", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["lockstep", "replay"])
 def test_resumes_on_another_device(tmp_path: Path, name: str, gpu: dict[str, Any]) -> None:
     settings, steps = RUNS[name], RUNS[name]["total_steps"]
     before = train(tmp_path / "run", {**settings, **ON_CPU})

@@ -268,6 +268,7 @@ def test_a_converted_game_is_stepped_as_by_the_conversion(name: str, continuous:
     _compare(lambda: module.parallel_env(max_cycles=7, continuous_actions=continuous))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", ["butterfly/knights_archers_zombies-v11", "butterfly/pistonball-v6", "sisl/pursuit-v5"])
 def test_agents_that_die_in_a_converted_game_do_so_as_by_the_conversion(id: str) -> None:
     pettingzoo = pytest.importorskip("pettingzoo")

@@ -202,6 +202,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_pictures_and_instructions_and_reports_raw_scores(lab, tmp_path):
     run = rollmill.train(
         "dmlab/language_select_located_object",
@@ -216,6 +217,7 @@ def test_a_run_learns_from_pictures_and_instructions_and_reports_raw_scores(lab,
     assert set(observation) == {"obs", "instructions"}
 
 
+@pytest.mark.slow
 def test_processes_of_a_run_share_a_cache(lab, tmp_path):
     run = rollmill.train(
         "dmlab/explore_goal_locations_small",

@@ -191,6 +191,7 @@ def test_the_file_is_written_once_and_again_if_it_is_damaged(cache: Path) -> Non
     assert os.listdir(path.parent) == ["arena.wad"]
 
 
+@pytest.mark.slow
 def test_processes_can_write_it_at_once(cache: Path) -> None:
     """Each removes the file again and again, and none ever sees a part of it."""
     program = (

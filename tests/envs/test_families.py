@@ -41,6 +41,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", CONFIGS)
 def test_seeds_decide_and_differ(family, harness):
     config = CONFIGS[family]
@@ -105,6 +106,7 @@ def test_atari_options(harness):
     assert data.reward.max() >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["space_invaders", "journey_escape"])
 def test_atari_screens_equal_those_of_ale(game):
     """Compares our screens over resets, lost lives and truncations; journey_escape has 230 lines."""

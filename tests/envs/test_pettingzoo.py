@@ -27,6 +27,7 @@ ENVIRONMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_random_play_ends_episodes_of_every_agent(name: str) -> None:
     agents, has_mask = ENVIRONMENTS[name]

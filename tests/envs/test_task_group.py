@@ -473,6 +473,7 @@ ACTIONS = st.one_of(
 TASKS = st.lists(st.tuples(OBSERVATIONS, ACTIONS, st.booleans()), min_size=2, max_size=4)
 
 
+@pytest.mark.slow
 @given(TASKS, st.booleans(), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_any_task_writes_what_its_own_group_writes_and_zeros_elsewhere(

@@ -251,6 +251,7 @@ class Attack:
         return os.system, (f"touch {self.marker}",)
 
 
+@pytest.mark.slow
 def test_changed_lockstep_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
     import torch
 

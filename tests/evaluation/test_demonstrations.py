@@ -77,6 +77,7 @@ def test_a_name_that_is_taken_is_refused(run: rollmill.Run) -> None:
         read_dataset("cartpole/other-v7")
 
 
+@pytest.mark.slow
 def test_a_native_environment_cannot_be_recorded(run: rollmill.Run, tmp_path_factory: pytest.TempPathFactory) -> None:
     pytest.importorskip("envpool")
     native = rollmill.train("envpool/CartPole-v1", run_dir=tmp_path_factory.mktemp("native"), quiet=True, **SMALL)
@@ -99,6 +100,7 @@ class Reusing(gymnasium.Env[Any, Any]):
         return self.shown, 1.0, bool(self.shown[0] >= 5), False, {}
 
 
+@pytest.mark.slow
 def test_an_environment_may_write_into_the_same_array_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     run = rollmill.train(Reusing, run_dir=tmp_path / "run", quiet=True, **SMALL)
@@ -126,6 +128,7 @@ class Camera(gymnasium.Env[Any, Any]):
         return self.np_random.integers(256, size=(40, 40, 4), dtype=np.uint8)
 
 
+@pytest.mark.slow
 def test_pictures_are_recorded_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     run = rollmill.train(Camera, run_dir=tmp_path / "run", quiet=True, **SMALL)
@@ -194,6 +197,7 @@ class Slashed(Reusing):
         return {"arm": {"a/b": seen}}, *rest
 
 
+@pytest.mark.slow
 def test_names_that_a_dataset_cannot_have_are_refused(tmp_path: Path) -> None:
     run = rollmill.train(Slashed, run_dir=tmp_path / "run", quiet=True, **SMALL)
     with pytest.raises(DemonstrationError, match="an entry 'a/b', but datasets of Minari have no '/' in names"):
@@ -224,6 +228,7 @@ class Broken(Reusing):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_environment_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     run = rollmill.train(Broken, run_dir=tmp_path / "run", quiet=True, **SMALL)
@@ -240,6 +245,7 @@ class Endless(Reusing):
         return self.shown, 1.0, False, False, {}
 
 
+@pytest.mark.slow
 def test_episodes_that_do_not_end_are_given_up_or_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     run = rollmill.train(Endless, run_dir=tmp_path / "run", quiet=True, **SMALL)
@@ -286,6 +292,7 @@ class Match:
         return {agent: np.zeros(1, np.float32) for agent in self.agents}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [{}, {"env.max_episode_steps": 9}], ids=["without a limit", "with a limit"])
 def test_a_match_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))

@@ -102,6 +102,7 @@ def calls_of(path: Path) -> set[int]:
     return {int(line) for line in path.read_text().split()}
 
 
+@pytest.mark.slow
 def test_a_run_and_all_that_is_made_of_it_calls_with_the_groups_size(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     kwargs = {"env.kwargs": {"calls": str(calls)}}
@@ -117,6 +118,7 @@ def test_a_run_and_all_that_is_made_of_it_calls_with_the_groups_size(tmp_path: P
     assert calls_of(calls) == {6}
 
 
+@pytest.mark.slow
 def test_a_size_that_was_left_to_the_machine_is_kept_in_the_run(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     settings = {**GAMES, "envs_per_group": "auto", "rollout.num_workers": 1, "env.kwargs": {"calls": str(calls)}}

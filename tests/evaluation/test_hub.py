@@ -133,6 +133,7 @@ def test_an_agent_that_does_not_exist_is_named(server: Hub) -> None:
         rollmill.load("hf://me/nothing")
 
 
+@pytest.mark.slow
 def test_a_second_push_replaces_the_first(run: rollmill.Run, server: Hub, tmp_path: Path) -> None:
     push(run.dir, "me/agent", episodes=1, video=False)
     server.files["replay.mp4"] = b"of another agent"

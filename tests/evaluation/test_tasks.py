@@ -418,6 +418,7 @@ def test_the_spaces_of_tasks_can_be_read_from_new_environments(make_tasks: MakeT
     assert load(run_dir, task=CARTPOLE).act(batch, deterministic=True).tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 def test_the_tasks_of_a_trained_run(tmp_path: Path) -> None:
     names = ("gym/CartPole-v1", "gym/Acrobot-v1")
     settings: dict[str, Any] = {

@@ -158,6 +158,7 @@ def test_what_cannot_be_looked_at_is_refused(make_run: MakeRun, name: str, messa
         next(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
 
 
+@pytest.mark.slow
 def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_run: MakeRun) -> None:
     pytest.importorskip("ale_py")
     agent = load(make_run("atari/breakout"))

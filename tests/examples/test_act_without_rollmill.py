@@ -56,9 +56,8 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     gymnasium.registry.pop("Parts-v0", None)
 
 
-@pytest.mark.parametrize(
-    ("core", "is_dict"), [pytest.param("none", False, marks=pytest.mark.slow), ("gru", False), ("none", True)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("core", "is_dict"), [("none", False), ("gru", False), ("none", True)])
 def test_it_plays_episodes(core: str, is_dict: bool, parts: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     name = parts if is_dict else "CartPole-v1"

@@ -14,6 +14,7 @@ import rollmill
 EXAMPLE = Path(__file__).parents[2] / "examples/connect_four.py"
 
 
+@pytest.mark.slow
 def test_a_game_is_played_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

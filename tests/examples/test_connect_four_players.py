@@ -66,6 +66,7 @@ def random_boards(random: np.random.Generator, count: int) -> Iterator[Any]:
             yield board
 
 
+@pytest.mark.slow
 def test_minimax_takes_a_best_move(players: Any) -> None:
     random = np.random.default_rng(0)
     choose = players.make_minimax(3)()

@@ -45,9 +45,8 @@ def train(run_dir: Path, **settings: Any) -> rollmill.Run:
     )
 
 
-@pytest.mark.parametrize(
-    "settings", [{"regime": "async"}, pytest.param({"regime": "lockstep", "model.core": "gru"}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"regime": "async"}, {"regime": "lockstep", "model.core": "gru"}])
 def test_its_own_parameters_are_learned_saved_and_resumed(settings: dict[str, Any], tmp_path: Path) -> None:
     run = train(tmp_path / "run", **settings)
     first = read_snapshot(run.dir)

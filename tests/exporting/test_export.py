@@ -53,17 +53,20 @@ def test_onnx_files_act_as_their_agents(name: str, tmp_path: Path) -> None:
     check(name, tmp_path, "onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_torch_files_act_as_their_agents(name: str, tmp_path: Path) -> None:
     check(name, tmp_path, "torch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_safetensors_hold_all_weights_that_acting_needs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     check(name, tmp_path, "safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["several heads", "SAC"])
 def test_files_that_sample_draw_what_their_agents_draw(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")

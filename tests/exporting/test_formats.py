@@ -187,6 +187,7 @@ def test_an_operation_that_onnx_lacks_is_an_error() -> None:
         to_onnx(graph, METADATA)
 
 
+@pytest.mark.slow
 def test_entries_may_have_names_that_the_graph_uses_inside() -> None:
     onnx = pytest.importorskip("onnx")
     box = spaces.Box(-1, 1, (3,), np.float32)

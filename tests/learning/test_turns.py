@@ -129,6 +129,7 @@ def vtrace_of_turns(arrays: dict[str, Any], row: int) -> dict[int, tuple[float, 
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several_players", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_advantages_of_turns_are_those_of_each_agent_alone(seed: int, several_players: bool) -> None:

@@ -26,8 +26,9 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.encoder}-{c.core}")
-@pytest.mark.parametrize("rows", [1, 3, 7, 16, pytest.param(160, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [1, 3, 7, 16, 160])
 @pytest.mark.parametrize("shape", [(4, 84, 84), (72, 96, 3)])
 def test_outputs_are_those_of_autocast_bit_for_bit(config: ModelConfig, rows: int, shape: tuple[int, ...]) -> None:
     specs = {"obs": ArraySpec(shape=shape, dtype="uint8"), "v": ArraySpec(shape=(5,), dtype="float32")}
@@ -60,6 +61,7 @@ PLAIN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("config", "spec", "plain"), PLAIN)
 @pytest.mark.parametrize("rows", [1, 5, 16, 48])
 def test_networks_run_without_autocast_where_nothing_is_left_to_cast(

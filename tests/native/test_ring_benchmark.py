@@ -7,6 +7,7 @@ import pytest
 from rollmill.benchmarking.ring import run
 
 
+@pytest.mark.slow
 def test_every_queue_moves_messages() -> None:
     result = run(0.3, producers=(1, 2))
     assert list(result["producers"]) == ["1", "2"]

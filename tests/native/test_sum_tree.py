@@ -248,6 +248,7 @@ def work_for_ever(tree: SumTree, seed: int) -> None:
         tree.fill(int(rng.integers(0, tree.capacity - 64)), 64)
 
 
+@pytest.mark.slow
 def test_killed_processes_leave_a_tree_that_works() -> None:
     tree = make_tree(5000, minimum=True)
     tree.fill(0, 5000)

@@ -94,18 +94,15 @@ def test_agents_that_come_wait_and_die_are_trained_and_evaluated(
     assert 2 * len(AGENTS) <= len(result.returns) <= 4 * len(AGENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("game", "settings"),
     [
         ("test/crowd", {"lag": 1, "model.central_value": True, "population.snapshots": 0}),
-        pytest.param(
-            "test/rounds",
-            {"lag": 0, "population.rating": "openskill", "population.snapshot_win_rate": 0.1},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("test/rounds", {"lag": 1, "model.core": "gru", "model.core_size": 8}, marks=pytest.mark.slow),
-        pytest.param("test/crowd", {"lag": 2, "checkpoint.save_environments": False}, marks=pytest.mark.slow),
-        pytest.param("test/crowd", {"lag": 1, "algo": "impala"}, marks=pytest.mark.slow),
+        ("test/rounds", {"lag": 0, "population.rating": "openskill", "population.snapshot_win_rate": 0.1}),
+        ("test/rounds", {"lag": 1, "model.core": "gru", "model.core_size": 8}),
+        ("test/crowd", {"lag": 2, "checkpoint.save_environments": False}),
+        ("test/crowd", {"lag": 1, "algo": "impala"}),
     ],
 )
 def test_self_play_in_lockstep_is_reproducible_and_resumable(game: str, settings: dict[str, Any]) -> None:
@@ -117,6 +114,7 @@ def test_self_play_in_lockstep_is_reproducible_and_resumable(game: str, settings
     assert result.resumed_from > 0
 
 
+@pytest.mark.slow
 def test_a_central_value_is_learned_and_the_agent_acts_without_it(tmp_path: Path) -> None:
     settings = {**SMALL, "model.central_value": True, "model.normalise_observations": True, "debug_poison": True}
     settings |= {"population.policies": 2, "policy.1.model.central_value": False, "eval_every": 500}
@@ -134,6 +132,7 @@ def test_a_central_value_is_learned_and_the_agent_acts_without_it(tmp_path: Path
         )
 
 
+@pytest.mark.slow
 def test_evaluations_meet_fixed_opponents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PLAYERS, "factories", {})
     rollmill.register_player("first", make_first)
@@ -163,6 +162,7 @@ def test_an_agent_that_raises_ends_the_run_with_its_own_error(tmp_path: Path) ->
     assert "of test/breaks raised RuntimeError in its step" in str(failure.value)
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_rebuilt_costs_its_turns_alone(tmp_path: Path) -> None:
     options = {**SMALL, **WITH_PAST, "env.on_failure": "restart", "env.restart_budget": 1000}
     run = rollmill.train("test/breaks", run_dir=tmp_path / "run", quiet=True, total_steps=1000, **options)

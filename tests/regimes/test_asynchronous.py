@@ -77,6 +77,7 @@ def test_the_agent_of_a_run_acts(finished: rollmill.Run) -> None:
         torch.set_flush_denormal(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes"),
     [
@@ -88,10 +89,7 @@ def test_the_agent_of_a_run_acts(finished: rollmill.Run) -> None:
             "rollout.num_workers": 1,
             "debug_poison": True,
         },
-        pytest.param(
-            {"model.normalise_observations": True, "model.normalise_returns": True, "learner.schedule": "kl"},
-            marks=slow,
-        ),
+        {"model.normalise_observations": True, "model.normalise_returns": True, "learner.schedule": "kl"},
     ],
     ids=["gru-vtrace-single-buffered-poisoned", "normalisers-kl"],
 )
@@ -99,6 +97,7 @@ def test_other_ways_to_run(tmp_path: Path, changes: dict[str, object]) -> None:
     assert train(tmp_path / "run", **changes).agent_steps >= 3000
 
 
+@pytest.mark.slow
 def test_resuming_goes_on_where_the_run_ended_and_passes_over_a_torn_checkpoint(
     finished: rollmill.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +153,7 @@ def test_old_samples_are_left_out_and_counted(tmp_path: Path) -> None:
     assert last["agent_steps"] == run.agent_steps >= 3000
 
 
+@pytest.mark.slow
 def test_pictures_are_centred_by_what_a_run_has_seen(tmp_path: Path) -> None:
     import torch
 
@@ -233,6 +233,7 @@ def test_a_hanging_network_is_named_with_its_stack(tmp_path: Path, part: str, ha
     assert "in forward" in str(failure.value)
 
 
+@pytest.mark.slow
 def test_failing_environments_are_rebuilt_within_a_budget(tmp_path: Path) -> None:
     # Each of the eight fails after 300 steps of its own, so the budget is used up in the third round.
     faults = {"env.kwargs": {"fault": "step", "after": 300}, "env.on_failure": "restart", "env.restart_budget": 20}

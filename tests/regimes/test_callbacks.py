@@ -191,6 +191,7 @@ def test_a_run_in_lockstep_does_not_resume_from_a_checkpoint_on_request(tmp_path
     check_requests(tmp_path, recorder.paths, can_resume=False)
 
 
+@pytest.mark.slow
 def test_one_that_stops_the_run(tmp_path: Path) -> None:
     class Stopping(Recorder):
         def on_report(self, run: rollmill.LiveRun, metrics: Mapping[str, Any]) -> None:
@@ -208,6 +209,7 @@ def test_one_that_stops_the_run(tmp_path: Path) -> None:
     assert "end: stopped by a callback" in (tmp_path / "run.log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["on_start", "on_report", "on_checkpoint", "on_end"])
 def test_an_exception_in_a_callback_ends_the_run_with_its_traceback(tmp_path: Path, hook: str) -> None:
     class Failing(rollmill.Callback):
@@ -234,6 +236,7 @@ def test_an_exception_in_a_callback_ends_the_run_with_its_traceback(tmp_path: Pa
         assert checkpoints(tmp_path).latest_header().agent_steps > 0, "what was learned is saved"
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_otherwise_tells_its_end(tmp_path: Path) -> None:
     from faulty_envs import TINY
 
@@ -254,6 +257,7 @@ def test_a_run_that_fails_otherwise_tells_its_end(tmp_path: Path) -> None:
     assert "Killing.on_end failed while the run was failing" in (tmp_path / "run.log").read_text()
 
 
+@pytest.mark.slow
 def test_numbers_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
     numbers = {
         "learning_rate": 0.0007,
@@ -313,7 +317,8 @@ def test_a_resumed_run_keeps_the_numbers_that_were_set(tmp_path: Path) -> None:
     assert first_difference(whole, parts) is None
 
 
-@pytest.mark.parametrize("learners", [1, pytest.param(2, marks=slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("learners", [1, 2])
 def test_replay_takes_the_learning_rate_and_the_scale_of_rewards(tmp_path: Path, learners: int) -> None:
     callback = Setting(after=50, learning_rate=0.00002, reward_scale=0.001)
     train(tmp_path / "run", callback, **{**REPLAY, "learner.num_learners": learners})
@@ -391,6 +396,7 @@ def test_two_ranks_use_the_same_numbers_in_the_same_batch(tmp_path: Path) -> Non
     assert distance("one", "without") > 1e-6
 
 
+@pytest.mark.slow
 def test_the_command_line_ends_as_after_a_failed_process(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
     done = _run("--callback", "mine:Broken", "--run-dir", "broken", cwd=tmp_path)

@@ -25,12 +25,13 @@ ON_POLICY: dict[str, Any] = {"envs_per_group": 2, "rollout_length": 16, "learner
 REPLAY: dict[str, Any] = {"algo": "dqn", "replay.capacity": 512, "replay.min_size": 200, "replay.update_interval": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
         ("test/metered", ON_POLICY),
-        pytest.param("test/metered-vector", {**ON_POLICY, "regime": "lockstep"}, marks=pytest.mark.slow),
-        pytest.param("test/metered", REPLAY, marks=pytest.mark.slow),
+        ("test/metered-vector", {**ON_POLICY, "regime": "lockstep"}),
+        ("test/metered", REPLAY),
     ],
 )
 def test_means_are_in_metrics_callbacks_tensorboard_and_the_report(

@@ -14,7 +14,8 @@ from rollmill.storage.evaluations import EvaluationQueue
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 
-@pytest.mark.parametrize("regime", [pytest.param("async", marks=pytest.mark.slow), "lockstep"])
+@pytest.mark.slow
+@pytest.mark.parametrize("regime", ["async", "lockstep"])
 def test_every_network_that_is_left_is_played(tmp_path: Path, regime: str) -> None:
     run = rollmill.train(
         "gym/CartPole-v1",

@@ -82,6 +82,7 @@ def test_a_run_whose_time_was_over_when_it_was_resumed_says_so() -> None:
     assert "before its first SGD step" in line
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
     from faulty_envs import TINY

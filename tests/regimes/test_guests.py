@@ -48,6 +48,7 @@ def last_row(folder: Path) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_guests_are_met_and_weights_are_taken_over(tmp_path: Path) -> None:
     recurrent = {"model.shared": True, "model.core": "gru", "model.core_size": 8}

@@ -62,6 +62,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> rollmill.Run:
     return train(tmp_path_factory.mktemp("first"), **SMALL)
 
 
+@pytest.mark.slow
 def test_weights_are_taken_over_and_counters_begin_anew(first: rollmill.Run, tmp_path: Path) -> None:
     run = train(tmp_path / "run", **{**SMALL, **STILL}, init_from=first.dir, seed=5)
     before, after = state_of(first), state_of(run)
@@ -80,6 +81,7 @@ def test_parts_that_are_skipped_begin_anew(first: rollmill.Run, tmp_path: Path) 
     assert all("heads.policy" in name for name in changed)
 
 
+@pytest.mark.slow
 def test_another_action_space_keeps_the_encoder(first: rollmill.Run, tmp_path: Path) -> None:
     """Acrobot and CartPole differ in everything but the hidden layers, so the first layer's shape is named."""
     with pytest.raises(
@@ -92,7 +94,8 @@ def test_another_action_space_keeps_the_encoder(first: rollmill.Run, tmp_path: P
     assert run.agent_steps >= 128
 
 
-@pytest.mark.parametrize("in_replay", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_replay", [False, True])
 def test_the_optimisers_moments_are_taken_over(first: rollmill.Run, tmp_path: Path, in_replay: bool) -> None:
     settings = FIRST[in_replay]
     source = train(tmp_path / "source", **settings) if in_replay else first
@@ -108,7 +111,8 @@ def test_the_optimisers_moments_are_taken_over(first: rollmill.Run, tmp_path: Pa
     assert steps["with"] > steps["without"]
 
 
-@pytest.mark.parametrize("in_replay", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_replay", [False, True])
 def test_frozen_parameters_stay_and_others_learn(tmp_path: Path, in_replay: bool) -> None:
     source = train(tmp_path / "source", **FIRST[in_replay])
     settings = {**FIRST[in_replay], "init_from": source.dir, "learner.freeze": FIRST_LAYER[in_replay]}
@@ -127,6 +131,7 @@ def test_frozen_parameters_stay_and_others_learn(tmp_path: Path, in_replay: bool
         rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=300, **{"learner.freeze": ""})
 
 
+@pytest.mark.slow
 def test_parallel_learners_share_the_gradients_of_what_is_trained(tmp_path: Path) -> None:
     settings = {**REPLAY, "learner.num_learners": 2, "learner.freeze": FIRST_LAYER[True]}
     run = train(tmp_path, **settings)
@@ -174,6 +179,7 @@ def test_what_cannot_begin_is_refused(
         train(tmp_path, **{**base, **given})
 
 
+@pytest.mark.slow
 def test_policies_begin_with_the_run_s_weights_or_their_own(first: rollmill.Run, tmp_path: Path) -> None:
     other = train(tmp_path / "other", **SMALL, seed=9)
     several = {"population.policies": "a,b", "policy.b.load": str(other.dir)}

@@ -101,15 +101,16 @@ def records(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not of_speed.fullmatch(k)} for row in read_metrics(run_dir)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize(
     ("preset", "changes"),
     [
         ("gym/CartPole-v1", {"lag": 1}),
-        pytest.param("atari/pong", {"lag": 1}, marks=slow),
-        pytest.param("gym/CartPole-v1", {"lag": 0}, marks=slow),
-        pytest.param("gym/CartPole-v1", {"lag": 3, **RECURRENT}, marks=slow),
-        pytest.param("atari/pong", {"lag": 0, **RECURRENT}, marks=slow),
+        ("atari/pong", {"lag": 1}),
+        ("gym/CartPole-v1", {"lag": 0}),
+        ("gym/CartPole-v1", {"lag": 3, **RECURRENT}),
+        ("atari/pong", {"lag": 0, **RECURRENT}),
     ],
 )
 def test_neither_workers_nor_delays_change_a_bit(tmp_path: Path, preset: str, changes: dict[str, Any]) -> None:
@@ -216,6 +217,7 @@ def test_ended_and_resumed_is_as_if_never_interrupted(
     assert len(lost) <= (2 if end == signal.SIGKILL else 0), lost
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_run_told_to_end_within_an_update_ends_well_and_counts_none_of_it(tmp_path: Path) -> None:
     # An update takes seconds, so the time limit interrupts one, whose version must not be requested.
@@ -313,6 +315,7 @@ class Drawn(gymnasium.Env[Any, int]):
         return self.random.random(3, np.float32), 1.0, False, False, {}
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_does_not_control(tmp_path: Path, whole: Callable[[str, dict[str, Any]], Path]) -> None:
     rollmill.register_env("test/drawn", Drawn)
     settings = {"regime": "lockstep", "num_envs": 2, "rollout_length": 8, "learner.minibatches": 1, "total_steps": 32}

@@ -79,6 +79,7 @@ def rows(run_of: Callable[[str], Path]) -> Rows:
     return Runs()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", RUNS)
 def test_a_run_has_at_least_a_hundred_rows_however_fast_it_is(rows: Rows, regime: str) -> None:
     assert rows[regime][-1]["batches"] >= 100

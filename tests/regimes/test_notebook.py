@@ -104,6 +104,7 @@ assert len(rollmill.evaluate(run.dir, episodes=3).returns) == 3
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # kernels, programs and runs one after another, on a machine that may be busy
 @pytest.mark.usefixtures("leaves_nothing")
 def test_cells_train_what_they_define(tmp_path: Path) -> None:
@@ -131,8 +132,9 @@ def _run_cells(cells: list[str], folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
-@pytest.mark.parametrize(("how", "what"), [("-", '"my"'), pytest.param("-c", "My", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("how", "what"), [("-", '"my"'), ("-c", "My")])
 def test_a_prompt_trains_what_it_defines(tmp_path: Path, how: str, what: str) -> None:
     code = ENVIRONMENT + SETTINGS + 'rollmill.register_env("my", lambda: My())\n'
     code += f'print(rollmill.train({what}, run_dir="mine", **SETTINGS).agent_steps)'

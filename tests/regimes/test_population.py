@@ -97,10 +97,11 @@ def test_a_population_of_single_agents_resumes_with_its_history(tmp_path: Path) 
     assert [event.kind for event in longer].count("start") == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("game", "settings"),
     [
-        pytest.param("gym/CartPole-v1", {"lag": 1, "pbt.every": 100}, marks=pytest.mark.slow),
+        ("gym/CartPole-v1", {"lag": 1, "pbt.every": 100}),
         (
             "test/rounds",
             {
@@ -112,11 +113,7 @@ def test_a_population_of_single_agents_resumes_with_its_history(tmp_path: Path) 
                 "pbt.mutate": "learning_rate,discount,clip_range",
             },
         ),
-        pytest.param(
-            "gym/CartPole-v1",
-            {"lag": 2, "pbt.every": 100, "model.core": "gru", "learner.minibatches": 3},  # of nine trajectories
-            marks=pytest.mark.slow,
-        ),
+        ("gym/CartPole-v1", {"lag": 2, "pbt.every": 100, "model.core": "gru", "learner.minibatches": 3}),
     ],
 )
 def test_populations_in_lockstep_are_reproducible_and_resumable(game: str, settings: dict[str, Any]) -> None:
@@ -125,6 +122,7 @@ def test_populations_in_lockstep_are_reproducible_and_resumable(game: str, setti
     assert result.updates > result.resumed_from > 0
 
 
+@pytest.mark.slow
 def test_a_population_learns_from_a_replay(tmp_path: Path) -> None:
     settings = {key: value for key, value in SMALL.items() if not key.startswith("learner.")}
     small = {"replay.min_size": 600, "replay.capacity": 3000, "total_steps": 4500, "pbt.every": 200}

@@ -79,6 +79,7 @@ def test_a_run_learns_from_recorded_steps_from_its_beginning(tmp_path: Path) -> 
     assert last["sgd_steps"] == pytest.approx((300 - max(0, 250 - steps)) / 4, abs=2)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_recorded_and_collected_steps(tmp_path: Path) -> None:
     settings = {**DQN, "replay.preload": "cartpole/test-v0", "replay.storage": "file"}
     run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", quiet=True, **settings)

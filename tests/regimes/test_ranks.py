@@ -92,24 +92,25 @@ def greatest_distance(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(difference / (norm or 1.0) for difference, norm in norms)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize(
     ("words", "ranks"),
     [
         ([*ROW_BY_ROW, *RECURRENT, *DOUBLE], 2),
-        pytest.param([*ROW_BY_ROW, *SINGLE], 2, marks=slow),
-        pytest.param([*ROW_BY_ROW, *RECURRENT, *SINGLE], 2, marks=slow),
-        pytest.param([*ROW_BY_ROW, "--model.core", "lstm", *DOUBLE], 4, marks=slow),
-        pytest.param([*VIZDOOM, *DOUBLE], 2, marks=slow),
-        pytest.param(CARTPOLE, 2, marks=slow),
-        pytest.param(CARTPOLE, 4, marks=slow),
-        pytest.param([*CARTPOLE, *RECURRENT], 2, marks=slow),
-        pytest.param([*CARTPOLE, *DOUBLE], 2, marks=slow),
-        pytest.param([*CARTPOLE, *RECURRENT, *DOUBLE], 2, marks=slow),
-        pytest.param([*CARTPOLE, "--algo", "impala", "--model.core", "lstm", *DOUBLE], 2, marks=slow),
-        pytest.param([*PONG, *DOUBLE], 2, marks=slow),
-        pytest.param([*PONG, *DOUBLE], 4, marks=slow),
+        ([*ROW_BY_ROW, *SINGLE], 2),
+        ([*ROW_BY_ROW, *RECURRENT, *SINGLE], 2),
+        ([*ROW_BY_ROW, "--model.core", "lstm", *DOUBLE], 4),
+        ([*VIZDOOM, *DOUBLE], 2),
+        (CARTPOLE, 2),
+        (CARTPOLE, 4),
+        ([*CARTPOLE, *RECURRENT], 2),
+        ([*CARTPOLE, *DOUBLE], 2),
+        ([*CARTPOLE, *RECURRENT, *DOUBLE], 2),
+        ([*CARTPOLE, "--algo", "impala", "--model.core", "lstm", *DOUBLE], 2),
+        ([*PONG, *DOUBLE], 2),
+        ([*PONG, *DOUBLE], 4),
     ],
 )
 def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], ranks: int) -> None:

@@ -314,6 +314,7 @@ def test_a_resumed_run_keeps_a_replay_in_a_file(storage: str, how: signal.Signal
         assert last["batches"] == pytest.approx((run.agent_steps - 200) / 2, abs=150)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_from_a_checkpoint_of_another_kind_of_device(
     finished: Callable[..., rollmill.Run], tmp_path: Path
 ) -> None:
@@ -328,9 +329,10 @@ def test_a_run_resumes_from_a_checkpoint_of_another_kind_of_device(
     assert read_metrics(run.dir)[-1]["batches"] > batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [pytest.param(CHOOSY_TRANSITIONS, id="transitions", marks=slow), pytest.param(CHOOSY_SEQUENCES, id="sequences")],
+    [pytest.param(CHOOSY_TRANSITIONS, id="transitions"), pytest.param(CHOOSY_SEQUENCES, id="sequences")],
 )
 def test_a_run_resumed_for_less_than_a_sample_ends(
     settings: tuple[Any, str, dict[str, Any]], finished: Callable[..., rollmill.Run], tmp_path: Path
@@ -355,6 +357,7 @@ class LosesReplay(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.slots.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_run_whose_replay_is_gone_ends_all_the_same(tmp_path: Path) -> None:
     env = {"env.kwargs": {"run_dir": str(tmp_path / "run")}}
     run, _ = train(LosesReplay, tmp_path / "run", algo="dqn", **env, **{"replay.storage": "file"})
@@ -397,6 +400,7 @@ def test_a_replay_that_a_session_did_without_is_recreated(
     assert 600 <= rows[-1]["agent_steps"] <= 602
 
 
+@pytest.mark.slow
 def test_a_replay_file_is_kept_with_other_limits_and_recreated_by_other_rules(
     finished: Callable[..., rollmill.Run], tmp_path: Path
 ) -> None:

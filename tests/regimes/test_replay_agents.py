@@ -18,7 +18,6 @@ from rollmill.reporting.metrics import read_metrics
 from rollmill.settings.value_checks import ConfigError
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
-slow = pytest.mark.slow
 
 SMALL: dict[str, Any] = {
     "num_envs": 4,
@@ -62,16 +61,17 @@ def counted(run: rollmill.Run, kind: str) -> int:
     return sum(int(number.replace(",", "")) for number in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("game", "changes"),
     [
-        pytest.param("rounds", {"replay.priorities": "proportional", "off_policy.double": True}, marks=slow),
+        ("rounds", {"replay.priorities": "proportional", "off_policy.double": True}),
         ("crowd", {"replay.storage": "file"}),
-        pytest.param("rounds", {"algo": "sac", "replay.storage": "file"}, marks=slow),
-        pytest.param("dials", {"algo": "sac"}, marks=slow),
-        pytest.param("dials", {"algo": "td3", "off_policy.noise_kind": "ou"}, marks=slow),
-        pytest.param("crowd", {"learner.num_learners": 2, "replay.remover": "uniform"}, marks=slow),
-        pytest.param("rounds", {"inference.num_workers": 2, "replay.n_step": 5}, marks=slow),
+        ("rounds", {"algo": "sac", "replay.storage": "file"}),
+        ("dials", {"algo": "sac"}),
+        ("dials", {"algo": "td3", "off_policy.noise_kind": "ou"}),
+        ("crowd", {"learner.num_learners": 2, "replay.remover": "uniform"}),
+        ("rounds", {"inference.num_workers": 2, "replay.n_step": 5}),
     ],
 )
 def test_agents_that_come_wait_and_die_learn_from_a_replay(game: str, changes: dict[str, Any], tmp_path: Path) -> None:
@@ -103,6 +103,7 @@ def test_agents_that_come_wait_and_die_learn_from_a_replay(game: str, changes: d
         assert 2 * len(AGENTS) <= len(result.returns) <= 4 * len(AGENTS)
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_rebuilt_costs_turns_alone(tmp_path: Path) -> None:
     run, last = train("breaks", tmp_path / "run", **{"env.on_failure": "restart", "env.restart_budget": 1000})
     assert run.ended_by == "total_steps"
@@ -110,6 +111,7 @@ def test_an_environment_that_is_rebuilt_costs_turns_alone(tmp_path: Path) -> Non
     assert last["batches"] >= 500
 
 
+@pytest.mark.slow
 def test_evaluations_meet_fixed_opponents(tmp_path: Path) -> None:
     run, _ = train("nim", tmp_path / "run", eval_every=500, eval_episodes=3, eval_against="random")
     found = [json.loads(line) for line in (run.dir / "evaluations.jsonl").read_text().splitlines()]

@@ -93,24 +93,17 @@ def assert_each_learned_in_its_ratio(run: rollmill.Run, names: str | tuple[str, 
         assert due - 1 <= last["batches"] <= due + MOST_AHEAD / 2 + 1, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("game", "changes"),
     [
         ("test/rounds", {"replay.priorities": "proportional", "population.policies": "a,b,c"}),
-        pytest.param("test/crowd", {"population.policies": "a,b,c", "replay.n_step": 2}, marks=slow),
-        pytest.param("gym/CartPole-v1", {"population.policies": "a,b,c", "policy.b.model.mlp_sizes": (8,)}, marks=slow),
-        pytest.param(
-            "test/rounds", {"population.policies": "a,b,c", "policy.b.off_policy.algorithm": "sac"}, marks=slow
-        ),
-        pytest.param("test/dials", {"population.policies": "a,b,c", "algo": "sac"}, marks=slow),
-        pytest.param(
-            "test/dials",
-            {"population.policies": "a,b,c", "algo": "td3", "policy.b.off_policy.noise_kind": "ou"},
-            marks=slow,
-        ),
-        pytest.param(
-            "gym/Pendulum-v1", {"population.policies": "a,b,c", "algo": "ddpg", "inference.num_workers": 2}, marks=slow
-        ),
+        ("test/crowd", {"population.policies": "a,b,c", "replay.n_step": 2}),
+        ("gym/CartPole-v1", {"population.policies": "a,b,c", "policy.b.model.mlp_sizes": (8,)}),
+        ("test/rounds", {"population.policies": "a,b,c", "policy.b.off_policy.algorithm": "sac"}),
+        ("test/dials", {"population.policies": "a,b,c", "algo": "sac"}),
+        ("test/dials", {"population.policies": "a,b,c", "algo": "td3", "policy.b.off_policy.noise_kind": "ou"}),
+        ("gym/Pendulum-v1", {"population.policies": "a,b,c", "algo": "ddpg", "inference.num_workers": 2}),
     ],
 )
 def test_each_policy_learns_from_its_own_steps_in_the_ratio_that_was_asked_for(
@@ -229,6 +222,7 @@ def test_steps_of_guests_with_agents_of_their_own_are_not_learned_from(tmp_path:
     assert last["win_rate/first"] is not None
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_bank_ratings_and_the_replay_of_each_policy(tmp_path: Path) -> None:
     settings = {
         "population.policies": "a,b",
@@ -284,6 +278,7 @@ def test_policies_that_hardly_play_do_not_stop_the_run(tmp_path: Path) -> None:
     assert rows_of(run, "a")[-1]["batches"] > 500
 
 
+@pytest.mark.slow
 def test_the_policy_that_diverges_is_named_and_all_are_saved(tmp_path: Path) -> None:
     settings = {"population.policies": "a,b", "policy.b.learner.learning_rate": 1e38, "checkpoint.every_s": None}
     settings |= {"policy.b.learner.max_grad_norm": None, "total_steps": 50_000}

@@ -83,12 +83,14 @@ class Weighing(rollmill.Callback):
         run.set(**{"reward_weight.up": 0.5, "reward_weight.angle": -2.0})
 
 
+@pytest.mark.slow
 def test_weights_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
     given = train(tmp_path / "one", **LOCKSTEP, **{"learner.reward_weights": {"up": 0.5, "angle": -2.0}})
     zero = {"learner.reward_weights": {"up": 0.0, "angle": 0.0}}
     assert_same(weights(given), weights(train(tmp_path / "other", Weighing(), **LOCKSTEP, **zero)))
 
 
+@pytest.mark.slow
 def test_each_policy_weighs_for_itself_and_a_population_finds_weights(tmp_path: Path) -> None:
     settings = {
         "population.policies": 2,
@@ -143,6 +145,7 @@ def test_weights_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, 
         train(tmp_path / "run", **SMALL, **settings)
 
 
+@pytest.mark.slow
 def test_an_objective_that_is_not_given_is_explained(tmp_path: Path) -> None:
     register_env("test/silent", lambda: gymnasium.make("CartPole-v1"))
     settings = {"population.policies": 2, "population.pbt": True, "pbt.window": 2, "pbt.every": 100}

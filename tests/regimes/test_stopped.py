@@ -150,6 +150,7 @@ def test_a_stopped_evaluation_after_training_does_not_hold_the_run(tmp_path: Pat
     assert EvaluationQueue(tmp_path).pending()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_as_a_whole_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hanging, "_SHORTEST_SILENCE_S", LIMIT_S)
     limits = {f"{part}.step_timeout_s": 2.0 for part in ("rollout", "inference", "learner")}

@@ -61,6 +61,7 @@ def wait_for(text: str, path: Path) -> None:
 _OTHERS = [pytest.param(to, marks=pytest.mark.slow) for to in ("workers and soon to main", "learner alone")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["all", *_OTHERS])
 def test_sigterm_to_every_process_saves_what_was_learned(tmp_path: Path, to: str) -> None:
     def send(pids: dict[str, int]) -> None:
@@ -120,6 +121,7 @@ def test_a_signal_ends_a_run_whose_workers_are_stuck_in_constructors(tmp_path: P
     assert time.monotonic() - sent[0] < LONGEST_END_S
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_while_the_run_is_ending_is_told_to_the_caller(tmp_path: Path) -> None:
     learned = threading.Event()
 
@@ -133,6 +135,7 @@ def test_a_signal_that_comes_while_the_run_is_ending_is_told_to_the_caller(tmp_p
     assert outcome.ended_by == "signal"
 
 
+@pytest.mark.slow
 def test_decorrelation_ends_with_the_run(tmp_path: Path) -> None:
     stepping = tmp_path / "stepping"
     stepping.mkdir()

@@ -38,6 +38,7 @@ def last_row(run: rollmill.Run) -> dict[str, Any]:
     return read_metrics(run.dir)[-1]
 
 
+@pytest.mark.slow
 def test_each_task_gets_as_many_samples_and_its_returns_are_told_apart(tmp_path: Path) -> None:
     run = rollmill.train(TASKS, run_dir=tmp_path / "run", total_steps=8_000, **SMALL)
     row = last_row(run)
@@ -70,6 +71,7 @@ def test_a_resumed_run_goes_on_with_its_counts(tmp_path: Path) -> None:
     assert at_resume[f"task/{CARTPOLE}/episode_return"] is not None, "the newest returns are kept"
 
 
+@pytest.mark.slow
 def test_each_task_has_workers_of_its_own_with_equal_compute(tmp_path: Path) -> None:
     settings = {**SMALL, "rollout.num_workers": "auto"}
     run = rollmill.train(TASKS[:2], run_dir=tmp_path / "run", total_steps=6_000, task_share="compute", **settings)

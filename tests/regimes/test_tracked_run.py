@@ -140,6 +140,7 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Mine]]:
     return Mine.runs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_trackers_that_raise_and_hang_do_not_end_a_run(tmp_path: Path, mine: list[Mine]) -> None:
     run = rollmill.train(
@@ -164,6 +165,7 @@ def test_trackers_that_raise_and_hang_do_not_end_a_run(tmp_path: Path, mine: lis
     assert not (run.dir / "tensorboard").exists()
 
 
+@pytest.mark.slow
 def test_policies_are_tracked_under_their_names(tmp_path: Path, mine: list[Mine]) -> None:
     run = rollmill.train(
         "gym/CartPole-v1", run_dir=tmp_path / "run", total_steps=3000, policies=2, tracker="mine,tensorboard", **TINY
@@ -182,6 +184,7 @@ def test_policies_are_tracked_under_their_names(tmp_path: Path, mine: list[Mine]
     ]
 
 
+@pytest.mark.slow
 def test_a_run_without_trackers_has_metrics_alone(tmp_path: Path) -> None:
     run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", total_steps=500, tracker="none", **TINY)
     assert read_metrics(run.dir)

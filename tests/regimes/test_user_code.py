@@ -83,6 +83,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -> None:
     script = tmp_path / "my_script.py"
@@ -129,8 +130,9 @@ def test_a_class_itself_is_trained_and_found_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "config.json").read_text())["env"]["name"] == "my_script:Maze"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
-@pytest.mark.parametrize("how", [pytest.param("script", marks=pytest.mark.slow), "import"])
+@pytest.mark.parametrize("how", ["script", "import"])
 def test_classes_beside_a_file_in_another_folder_are_found(tmp_path: Path, how: str) -> None:
     """The file imports them, registers one with Gymnasium or with us, and everything is run from elsewhere."""
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
@@ -158,6 +160,7 @@ def test_classes_beside_a_file_in_another_folder_are_found(tmp_path: Path, how: 
     assert json.loads(done.stdout.splitlines()[-1])["env"] == name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_script_without_the_main_guard_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"

@@ -71,6 +71,7 @@ def test_poison_stands_out_and_spares_what_must_start_at_zero() -> None:
         poison_value("datetime64[s]")
 
 
+@pytest.mark.slow
 def test_a_spawned_child_writes_into_the_same_memory() -> None:
     arena = Arena.create(ArenaLayout().add("numbers", 5, np.int64))
     arena["numbers"][:] = np.arange(5)

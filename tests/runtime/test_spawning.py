@@ -158,6 +158,7 @@ def test_the_end_of_the_server_during_a_start_is_named(supervisor: Supervisor, m
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+@pytest.mark.slow
 def test_exit_code_255_is_the_servers_end_only_if_it_has_ended(supervisor: Supervisor) -> None:
     assert has_fork_server_died(255, -9)
     assert not has_fork_server_died(255, None)
@@ -172,6 +173,7 @@ def test_exit_code_255_is_the_servers_end_only_if_it_has_ended(supervisor: Super
     assert "the fork server (pid 1) exited with code 255" in text
 
 
+@pytest.mark.slow
 def test_a_server_that_was_waited_for_by_someone_else_is_replaced() -> None:
     server = ensure_fork_server()
     os.kill(server, signal.SIGKILL)
@@ -201,6 +203,7 @@ def test_a_start_that_is_interrupted_leaves_no_process(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_variable_that_libraries_read_while_they_load_makes_another_server(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +234,7 @@ def test_a_forked_program_starts_a_server_of_its_own() -> None:
     assert fork_server_exit_code(server) is None
 
 
+@pytest.mark.slow
 def test_a_run_within_a_process_of_another_run_is_found_by_the_outer_one(supervisor: Supervisor) -> None:
     handle = supervisor.start("outer", targets.report_nested)
     events: list[Event] = []
@@ -288,13 +292,14 @@ def _gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "is_stopped"),
     [
         pytest.param("run()", True, id="main thread, stopped"),
         pytest.param(IN_THREAD, False, id="another thread"),
-        pytest.param("run()", False, id="main thread", marks=pytest.mark.slow),
-        pytest.param(IN_THREAD, True, id="another thread, stopped", marks=pytest.mark.slow),
+        pytest.param("run()", False, id="main thread"),
+        pytest.param(IN_THREAD, True, id="another thread, stopped"),
     ],
 )
 def test_nothing_is_left_when_the_program_is_killed(tmp_path: Path, how: str, is_stopped: bool) -> None:
@@ -308,6 +313,7 @@ def test_nothing_is_left_when_the_program_is_killed(tmp_path: Path, how: str, is
     assert not [name for name in os.listdir(tmp_path) if name.startswith(("rollmill", "pymp"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["run()", IN_THREAD], ids=["main thread", "another thread"])
 def test_the_server_ends_with_the_program_and_outlives_its_runs(tmp_path: Path, how: str) -> None:
     then = "run.__globals__['runs'] = globals().get('runs', 0) + 1"

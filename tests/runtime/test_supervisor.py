@@ -233,6 +233,7 @@ def test_stop_asks_then_forces(supervisor: Supervisor) -> None:
     assert supervisor.stop() == []
 
 
+@pytest.mark.slow
 def test_leaving_the_block_ends_everything_whatever_the_reason() -> None:
     pids: list[int] = []
 

@@ -67,6 +67,7 @@ def test_the_run_resumes_and_its_agent_plays(copied: Path) -> None:
     assert flatten(load_config(copied)).items() >= {"num_envs": 4, "model.mlp_sizes": (8,)}.items()
 
 
+@pytest.mark.slow
 def test_the_runs_are_drawn_and_reported(tmp_path: Path) -> None:
     runs = [str(RUNS / name) for name in ("async", "lockstep", "dqn", "sac")]
     assert main(["plot", *runs, "--output", str(tmp_path / "curves.png")]) == 0

@@ -277,6 +277,7 @@ def exact(value: object) -> object:
     return type(value), value
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(wholes)
 def test_json_gives_the_same_configuration_back(config: Whole) -> None:

@@ -194,6 +194,7 @@ def test_the_best_of_an_earlier_version_went_by_training(tmp_path: Path) -> None
     assert store.offer_best({"step": 2}, 2, 1.0)
 
 
+@pytest.mark.slow
 def test_the_learner_and_the_evaluator_may_write_the_best_at_once(tmp_path: Path) -> None:
     code = (
         "import sys; from rollmill.storage.checkpoints import CheckpointStore, CheckpointConfig\n"

@@ -120,7 +120,8 @@ def test_each_policy_draws_its_own_turns(n, seed):
         assert limiter.held == held
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_rows_of_a_policy_give_it_sequences(seed):
     case = Case(2, 1, "zero", steps=6, rows=4, slots=14, groups=3, remover="fifo")
     config = sequences_of(case, 2, 3, 3)

@@ -27,6 +27,7 @@ def tracked(directory: Path) -> TrackedRun:
     return TrackedRun(directory=directory, name="run", config=config, settings=settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KEPT)
 def test_a_service_keeps_a_run_and_its_resumption(tmp_path: Path, name: str) -> None:
     require(name)

@@ -140,6 +140,7 @@ def _costs(stage: str) -> StageCosts:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [16, 56])
 @pytest.mark.parametrize("stage", ["environment", "inference", "learner"])
 @pytest.mark.parametrize("algo", [None, "dqn"])

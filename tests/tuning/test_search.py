@@ -51,10 +51,11 @@ def problem(regime: Regime, cores: int) -> tuple[Workload, Space]:
     return workload, Space.of(workload, preset, cores, learner_cores=learner_cores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", COSTS)
 @pytest.mark.parametrize("regime", ["async", "replay", "lockstep"])
 # The spaces of 56 and 128 cores are that of 24 with more of everything, and need most of the time.
-@pytest.mark.parametrize("cores", [8, 24, *(pytest.param(cores, marks=pytest.mark.slow) for cores in (56, 128))])
+@pytest.mark.parametrize("cores", [8, 24, *(cores for cores in (56, 128))])
 def test_the_choice_is_within_five_per_cent_of_the_best_of_the_space(cores: int, regime: Regime, stage: str) -> None:
     workload, space = problem(regime, cores)
     begun = time.process_time()
