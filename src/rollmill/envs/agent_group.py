@@ -189,7 +189,7 @@ class AgentGroup:
                     self._begin_episode(index, game.reset(None), into)
                     continue
                 turn = game.step(actions[first : first + count])
-                lived = self._lives[first : first + count].tolist()
+                lived = [] if row_info is None else self._lives[first : first + count].tolist()
                 ends += self._take(index, turn, rewards, into)
                 if row_info is not None:
                     row_info.see(turn.infos, self._length[first : first + count], is_over=bool(self.resets_next[index]))
