@@ -1,4 +1,4 @@
-"""Files that are written while whoever has prepared them goes on."""
+"""Writes files in a thread, so that the caller does not wait for the disk."""
 
 from __future__ import annotations
 
