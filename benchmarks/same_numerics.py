@@ -65,6 +65,13 @@ CASES: Mapping[str, Case] = {
         {**_SMALL, "learner.minibatches": 2, "lag": 3, "model.core": "lstm", "model.normalise_returns": True},
         algo="impala",
     ),
+    "GRU, clipped values, lag 1": Case(
+        "gym/CartPole-v1", {**_SMALL, **_LEARNING, "lag": 1, "model.core": "gru", "learner.value_clip": 0.2}
+    ),
+    "V-trace with PopArt, lag 1": Case(
+        "gym/CartPole-v1",
+        {**_SMALL, **_LEARNING, "lag": 1, "learner.advantage": "vtrace", "model.normalise_returns": "popart"},
+    ),
     "checkpoints, environments built again": Case(
         "gym/CartPole-v1",
         {

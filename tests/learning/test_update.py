@@ -166,10 +166,24 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
 def test_micro_batches_add_up_to_the_minibatch(core: str, advantage: str, clip_kind: str) -> None:
     scene = Scene(core=core)
     # Pieces do not know V-trace's moments of the whole minibatch (tested separately).
-    of = config(advantage=advantage, clip_kind=clip_kind, normalise_advantages=advantage == "gae")
+    of = config(advantage=advantage, clip_kind=clip_kind, normalise_advantages=advantage == "gae", value_clip=0.5)
     whole = scene.step(of)
     for micro_batch in (T, 2 * T, 5 * T + 1):
         assert_same(whole, scene.step(of, micro_batch=micro_batch))
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("advantage", ["gae", "vtrace"])
+def test_each_sample_comes_with_the_value_that_the_behaviour_gave_it(core: str, advantage: str) -> None:
+    scene, of = Scene(core=core), config(advantage=advantage)
+    algorithm, path = scene.algorithm(of), FastPath(precision="fp32", micro_batch=10**6, channels_last=False)
+    cut = Minibatches(algorithm, scene.store.observation, path, np.random.default_rng(0))
+    arrays = scene.batch.arrays
+    ((part,),) = cut.of(scene.batch, targets_of(scene, of), arrays["valid"], {})
+    given = dict(zip(part.log_prob.ravel().tolist(), part.value.ravel().tolist(), strict=True))
+    valid = arrays["valid"]
+    expected = dict(zip(arrays["log_prob"][valid].tolist(), arrays["value"][:T][valid].tolist(), strict=True))
+    assert expected.items() <= given.items()
 
 
 @pytest.mark.slow

@@ -233,7 +233,7 @@ class Minibatches:
             continuous=at(arrays.get("action_continuous")),
             action_mask=at(arrays.get("action_mask")),
             log_prob=always(arrays["log_prob"]),
-            value=always(arrays["value"]),
+            value=always(arrays["value"][:steps]),
             reward=always(targets.reward),
             advantage=at(targets.advantage),
             return_=at(targets.return_),
