@@ -29,6 +29,11 @@ def wad(path: Path, maps: Mapping[str, Mapping[str, int]]) -> str:
     return str(path)
 
 
+def test_what_follows_the_end_of_a_name_is_none_of_it(tmp_path: Path) -> None:
+    path = wad(tmp_path / "old.wad", {"MAP01\0XY": DOOM})
+    check_map(path, path, "MAP01")
+
+
 def test_maps_of_both_formats_and_of_text_are_accepted(tmp_path: Path) -> None:
     hexen = {**DOOM, "THINGS": 40, "LINEDEFS": 32, "BEHAVIOR": 7}
     path = wad(tmp_path / "a.wad", {"MAP01": DOOM, "MAP02": hexen, "MAP03": {"TEXTMAP": 5, "ENDMAP": 0}})

@@ -315,7 +315,8 @@ class DoomMatch:
     def _find_engines(self) -> None:
         """Take note of new engines while the match is being built."""
         if self._others is not None:
-            self._pids |= children() - self._others
+            # A new set, because the watch may be going through the old one.
+            self._pids = self._pids | (children() - self._others)
 
     def _careful_tic(self, *, looks: bool) -> None:
         """Advance by one tic soon after the start, when the host may be late and wait for the others.

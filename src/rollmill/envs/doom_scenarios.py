@@ -1,8 +1,9 @@
 """Doom scenarios of the Sample Factory paper that VizDoom's package has no configuration for.
 
 Battle and Battle2 are in the package ``envpool-assets``, which comes with EnvPool. Matches against the engine's bots
-take place on maps of VizDoom's package, or on any other (``env.vizdoom.wad``). Buttons, frame skips and lengths are
-those of Petrenko et al. 2020 (https://arxiv.org/abs/2006.11751, section A.3) and of Sample Factory 2.1.1.
+take place on maps of VizDoom's package, or on any other (``env.vizdoom.wad``). Buttons, frame skips, lengths and
+delays are those of Petrenko et al. 2020 (https://arxiv.org/abs/2006.11751, section A.3) and of Sample Factory 2.1.1,
+whose deathmatch of four agents has four bots in addition.
 """
 
 from __future__ import annotations
@@ -78,25 +79,20 @@ _MATCH = Scenario(
     tics=4 * _TICS_PER_MINUTE,
     frameskip=2,
 )
+# With doors, and a pause after a death.
+_DUEL = replace(
+    _MATCH,
+    wad="multi_duel.wad",
+    buttons=(*_MOVES, *_WEAPONS, "ATTACK", "SPEED", "USE", _TURN),
+    respawn_delay=2,
+)
 SCENARIOS: dict[str, Scenario] = {
     "battle": _BATTLE,
     "battle2": replace(_BATTLE, wad="D4_battle2.wad"),
     "deathmatch_bots": replace(_MATCH, bots=7),
-    "duel_bots": replace(
-        _MATCH,
-        wad="multi_duel.wad",
-        buttons=(*_MOVES, *_WEAPONS, "ATTACK", "SPEED", "USE", _TURN),
-        bots=1,
-        respawn_delay=2,
-    ),
-    "deathmatch": replace(_MATCH, players=4),
-    "duel": replace(
-        _MATCH,
-        wad="multi_duel.wad",
-        buttons=(*_MOVES, *_WEAPONS, "ATTACK", "SPEED", "USE", _TURN),
-        players=2,
-        respawn_delay=2,
-    ),
+    "duel_bots": replace(_DUEL, bots=1),
+    "deathmatch": replace(_DUEL, wad="cig.wad", players=4),
+    "duel": replace(_DUEL, players=2),
 }
 """Name -> scenario, with the file's name instead of its path."""
 

@@ -62,7 +62,7 @@ class Status:
 
     def begin(self, variables: NDArray[Any]) -> None:
         """Take the variables of an episode's first observation."""
-        self._first = self._now = variables[self._index].astype(np.float64)
+        self._first = self._now = self._own(variables)
         self._held.clear()
 
     def take(self, variables: NDArray[Any], *, is_last: bool) -> tuple[float, dict[str, float]]:
@@ -75,7 +75,7 @@ class Status:
         Returns:
             The change of the number of frags, and the reward terms.
         """
-        before, self._now = self._now, variables[self._index].astype(np.float64)
+        before, self._now = self._now, self._own(variables)
         now = self._now
         frags = float(now[_PLACE["FRAGCOUNT"]] - before[_PLACE["FRAGCOUNT"]])
         weapon = int(max(0.0, now[0]))
@@ -103,6 +103,13 @@ class Status:
             _PREFERENCE[min(weapon, NUM_WEAPONS - 1)] if is_held else 0.0,
         )
         return frags, dict(zip(TERMS, map(float, values), strict=True))
+
+    def _own(self, variables: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the variables that count, in the order of ``VARIABLES``."""
+        own: NDArray[np.float64] = variables[self._index].astype(np.float64)
+        # The engine counts on below zero, but a rocket that kills costs no more than what was left.
+        own[_PLACE["HEALTH"]] = max(0.0, own[_PLACE["HEALTH"]])
+        return own
 
     def measurements(self) -> NDArray[np.float32]:
         """Return the vector for the network, float32 ``[23]``, of numbers between 0 and about 10."""

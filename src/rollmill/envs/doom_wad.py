@@ -57,7 +57,8 @@ def _lumps_of(given: str, path: str) -> list[_Lump] | None:
             raise UnknownEnvironment(f"env.vizdoom.wad={given!r}: {path} is no WAD; give a map of Doom's")
         file.seek(place)
         rows = list(_ROW.iter_unpack(file.read(count * _ROW.size)))
-    names = [name.rstrip(b"\0").decode("ascii", "replace").upper() for _, _, name in rows]
+    # Old editors leave bytes after the end of a name.
+    names = [name.split(b"\0", 1)[0].decode("ascii", "replace").upper() for _, _, name in rows]
     # A lump that is not all in the file counts as empty.
     return [
         _Lump(name, size if 0 <= start <= nbytes - size else 0)

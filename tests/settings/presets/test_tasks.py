@@ -130,6 +130,11 @@ def test_the_environments_of_a_family_show_the_same_in_all_tasks() -> None:
     assert vizdoom.measurements
 
 
+def test_an_engine_that_ended_is_built_again_where_a_task_asks_for_it() -> None:
+    assert resolve("vizdoom/deathmatch_bots,vizdoom/duel_bots").env.on_failure == "restart"
+    assert resolve("vizdoom/basic,vizdoom/take_cover").env.on_failure == "stop"
+
+
 def test_tasks_of_several_agents_are_refused() -> None:
     games = [preset("envpool/a", families.GAMES), preset("envpool/b", families.GAMES)]
     with pytest.raises(ConfigError, match=r"both: envpool/a has several agents; .* Train it in a run of its own\."):

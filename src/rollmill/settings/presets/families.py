@@ -100,8 +100,9 @@ VIZDOOM_REWARD_SCALE: Mapping[str, float] = {
     "take_cover": 0.01,
 }
 
-# Battle and Battle2 of the Sample Factory paper: a kill pays 1, health and ammunition a little (its section A.3; the
-# weights are those of its version 2.1.1).
+# Battle and Battle2 of the Sample Factory paper: a kill pays 1, health and ammunition a little (its section A.3). The
+# weights are those of its version 2.1.1, whose Battle shows no ammunition but that of the weapon in hand, so that there
+# only health pays, and holding a loaded weapon.
 VIZDOOM_BATTLE: Overrides = {
     **VIZDOOM,
     "learner.reward_weights": {

@@ -129,6 +129,8 @@ def _settings_of(tasks: Sequence[Preset], kinds: set[str]) -> Overrides:
 
 def _env_of(name: str, tasks: Sequence[Preset]) -> EnvConfig:
     env = EnvConfig(name=name, tasks=tuple(preset.env.name for preset in tasks))
+    if any(preset.env.on_failure == "restart" for preset in tasks):
+        env = replace(env, on_failure="restart")
     for preset in tasks:
         if preset.name.startswith("vizdoom/"):
             env = replace(env, vizdoom=preset.env.vizdoom)
