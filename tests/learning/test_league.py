@@ -150,6 +150,19 @@ def test_a_win_rate_counts_past_selves_of_other_policies() -> None:
     assert prey.figures(is_row=True)["snapshots"] == 1
 
 
+def test_results_of_weights_that_were_replaced_choose_nobody() -> None:
+    bank = make_bank()
+    league, other = make_league(bank, matchmaking="pfsp", snapshot_win_rate=0.6), make_league(make_bank())
+    for version in (1, 2):
+        league.publish(100 * version, version, weights(version))
+        league.observe(batch(*[Match(1, 1.0)] * 150), version + 1)
+    assert bank.table(2).probability[0] < 0.1 < bank.table(2).probability[1]
+    league.take_over(other)
+    league.publish(300, 3, weights(3))
+    assert league.figures(is_row=True)["snapshots"] == 2
+    assert bank.table(3).probability[:2].tolist() == [0.5, 0.5]
+
+
 def test_who_is_met_depends_on_the_results_of_other_policies() -> None:
     (hunter, prey), (_, bank) = make_leagues(matchmaking="pfsp")
     for version in (1, 2):

@@ -19,15 +19,18 @@ from rollmill.storage.matches import Match
 
 
 @pytest.mark.parametrize("value", [0.0, -21.0, *(float(np.float32(x)) for x in (1e30, -1.5e-30, 0.1))])
-@pytest.mark.parametrize("length", [1, 1000, 2**31 - 1])
-def test_a_return_and_a_length_come_back(value, length):
-    message = pack_episode(value, length)
+@pytest.mark.parametrize("length", [1, 1000, 2**23 - 1])
+@pytest.mark.parametrize("task", [None, 0, 56, 254 - 1])
+def test_a_return_a_length_and_a_task_come_back(value, length, task):
+    message = pack_episode(value, length, task)
     assert 0 <= message < 2**63
-    assert unpack_episode(message) == EpisodeEnd(value, length)
+    assert unpack_episode(message) == EpisodeEnd(value, length, task=task)
+    assert unpack_match(message) is None
 
 
-def test_the_longest_length_stays_the_longest():
-    assert unpack_episode(pack_episode(1.0, 2**40)) == EpisodeEnd(1.0, 2**31 - 1)
+def test_what_does_not_fit_is_capped_or_left_out():
+    assert unpack_episode(pack_episode(1.0, 2**40)) == EpisodeEnd(1.0, 2**23 - 1)
+    assert unpack_episode(pack_episode(1.0, 3, 255)) == EpisodeEnd(1.0, 3)
 
 
 @pytest.mark.parametrize("opponent", [0, 1, 40, 2**15 - 1])

@@ -145,8 +145,11 @@ class League:
     def take_over(self, other: League) -> None:
         """Start again with another policy's rating: its weights have replaced those of this policy."""
         self._standings.ratings[self._policy] = other._rating
+        self._standings.met[self._policy].clear()
         self._results[:] = 0.0
         self._recent = (0.0, 0.0)
+        if self._keeper is not None:
+            self._keeper.forget_results()
 
     def publish(self, agent_steps: int, version: int, weights: NDArray[np.uint8]) -> None:
         """Take a snapshot if it is due, and publish who may be met by groups that act with this version."""

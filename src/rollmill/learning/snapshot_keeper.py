@@ -207,6 +207,11 @@ class SnapshotKeeper:
         """Count a match of the policy against any past self, its own or another policy's, for the next snapshot."""
         self._since = self._since[0] + 1.0, self._since[1] + points
 
+    def forget_results(self) -> None:
+        """Count from here: the weights that played these matches have been replaced."""
+        self._since = (0.0, 0.0)
+        self._members = [member and member._replace(matches=0.0, points=0.0) for member in self._members]
+
     def take_if_due(self, agent_steps: int, version: int, weights: NDArray[np.uint8], rating: Rating) -> None:
         """Put the current weights into the bank if a snapshot is due and a place is free."""
         if agent_steps - self._taken_at < self._config.snapshot_every or not self._wins_enough():

@@ -43,7 +43,8 @@ class PbtConfig(Checked, section="pbt"):
     """Population-based training (Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846), as in Sample Factory.
 
     Mutation rate, factor, shares and the relative gap are those of Sample Factory's paper (Petrenko et al. 2020,
-    https://arxiv.org/abs/2006.11751, sections 4.3 and A.3.1) and its version 2.1.1.
+    https://arxiv.org/abs/2006.11751, sections 4.3 and A.3.1). Its version 2.1.1 draws the factor from a range, rounds
+    the shares up instead of to the nearest number, and never mutates the first policy.
 
     Attributes:
         objective: What is compared, larger being better: "return", the mean return; "true_objective", the mean of what

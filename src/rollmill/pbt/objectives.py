@@ -98,8 +98,6 @@ def check_objective(name: str, agents: int, environment: str, *, in_replay: bool
             f"pbt.objective={name!r} in the replay regime, where only returns and lengths of episodes are known: use "
             "another objective, or regime='async'."
         )
-    if name == SCORE and in_replay:
-        raise ConfigError(f"pbt.objective={name!r} in the replay regime, where episodes have no task: use 'return'.")
     unknown = [task for task in tasks if human_normalised(task, 0.0) is None]
     if name == SCORE and (unknown or not tasks):
         raise ConfigError(

@@ -146,11 +146,14 @@ class PopulationTraining:
 
     def _event(self, policy: int, member: PolicyMember) -> None:
         """Compare a policy with the others; waits until it has enough results."""
+        # Asked first, because all others would be scored before each batch while this one waits.
+        if self._score(policy) is None:
+            return
         scores = self._scores()
-        if policy not in scores or len(scores) < 2:
+        if len(scores) < 2:
             return
         member.score = scores[policy]
-        if member.base is not None:
+        if member.base is not None and self._config.explore == "pb2":
             member.seen.append(Observation(member.events, member.values, member.score - member.base))
         member.base = member.score
         random = self._random(policy, member)
@@ -201,12 +204,11 @@ class PopulationTraining:
 
     def _scores(self) -> dict[int, float]:
         """Return policy -> objective, of those with enough results."""
-        found = {}
-        for policy, member in enumerate(self._members):
-            value = score(self._config.objective, member.results, self._rating(policy))
-            if value is not None:
-                found[policy] = value
-        return found
+        found = {policy: self._score(policy) for policy in range(len(self._members))}
+        return {policy: value for policy, value in found.items() if value is not None}
+
+    def _score(self, policy: int) -> float | None:
+        return score(self._config.objective, self._members[policy].results, self._rating(policy))
 
     def _random(self, policy: int, member: PolicyMember) -> np.random.Generator:
         return np.random.default_rng(int_seed(self._seed, f"pbt event {member.events}", policy, bits=63))

@@ -99,8 +99,8 @@ def _of_pbt(config: Config, spec: EnvSpec) -> dict[str, object]:
 
 
 def _have_scores(config: Config) -> bool:
-    """Whether there are several tasks with scores of humans, and episodes say which task they are of."""
-    tasks = () if config.in_replay else config.env.tasks
+    """Whether there are several tasks with scores of humans."""
+    tasks = config.env.tasks
     return bool(tasks) and all(human_normalised(task, 0.0) is not None for task in tasks)
 
 

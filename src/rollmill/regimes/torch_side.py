@@ -276,8 +276,7 @@ class LearnerSide:
                 context.send(LearnerNote(_SHARED_GPU))
         policies = run.config.policies
         window = run.config.pbt.window if run.config.population.pbt else None
-        # A replay's episodes do not say which task they are of.
-        tasks = () if run.config.in_replay else run.config.env.tasks
+        tasks = run.config.env.tasks
         progress = [Progress(results=None if window is None else RecentResults(window, tasks)) for _ in policies]
         steps = RunSteps(progress, in_rounds=run.config.in_lockstep)
         ready = ReadyBatches()

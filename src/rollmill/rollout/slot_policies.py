@@ -338,10 +338,12 @@ class EvictingSlots(SlotPolicy):
         if not ended:
             return
         players = None if self._players is None else self._players[group.slot, step]
+        tasks = self._store.topology.tasks
+        task = group.index % tasks if tasks else None
         for row in ended:
             policy = 0 if players is None else int(players[row])
             if policy < len(self._unsent):
-                self._unsent[policy].append(pack_episode(float(returns[row]), int(lengths[row])))
+                self._unsent[policy].append(pack_episode(float(returns[row]), int(lengths[row]), task))
         if players is None or self._match_returns is None:
             return
         of_matches = self._match_returns[group.slot, step + 1]

@@ -1,4 +1,4 @@
-"""Ends of episodes as messages: an episode's return and length, or the result of a match, in one integer."""
+"""Ends of episodes as messages: an episode's return, length and task, or a match's result, in one integer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from rollmill.storage.matches import Match
 
-_LONGEST = 0x7FFFFFFF
+# Bits of a message, from the lowest: the return, the length, and the task, counted from 1.
+_RETURN_BITS, _LENGTH_BITS, _TASK_BITS = 32, 23, 8
+_LONGEST, _MOST_TASKS = (1 << _LENGTH_BITS) - 1, (1 << _TASK_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,15 @@ def episodes_of(plain: Iterable[Sequence[Any]]) -> list[EpisodeEnd]:
     return [EpisodeEnd(episode_return, int(length), *rest) for episode_return, length, *rest in plain]
 
 
-def pack_episode(episode_return: float, episode_length: int) -> int:
-    """An episode's undiscounted return, as float32, and its length in agent steps as one message, at least 0."""
-    return int.from_bytes(struct.pack("<f", episode_return), "little") | min(episode_length, _LONGEST) << 32
+def pack_episode(episode_return: float, episode_length: int, task: int | None = None) -> int:
+    """An episode's undiscounted return, as float32, its length in agent steps, and its task as one message.
+
+    Lengths above 8,388,607 and tasks from 255 on do not fit: the first are capped, the second are left out.
+    """
+    number = 0 if task is None or task >= _MOST_TASKS else task + 1
+    length = max(1, min(episode_length, _LONGEST))
+    bits = int.from_bytes(struct.pack("<f", episode_return), "little")
+    return bits | length << _RETURN_BITS | number << (_RETURN_BITS + _LENGTH_BITS)
 
 
 def pack_match(match: Match) -> int:
@@ -57,10 +65,12 @@ def pack_match(match: Match) -> int:
 
 def unpack_match(message: int) -> Match | None:
     """What :func:`pack_match` packed; None if it is an episode."""
-    return None if message >> 32 else Match(message >> 2, (message & 3) / 2)
+    return None if message >> _RETURN_BITS else Match(message >> 2, (message & 3) / 2)
 
 
 def unpack_episode(message: int) -> EpisodeEnd:
     """What :func:`pack_episode` packed."""
     (episode_return,) = struct.unpack("<f", (message & 0xFFFFFFFF).to_bytes(4, "little"))
-    return EpisodeEnd(episode_return, message >> 32)
+    number = message >> (_RETURN_BITS + _LENGTH_BITS)
+    length = message >> _RETURN_BITS & _LONGEST
+    return EpisodeEnd(episode_return, length, task=number - 1 if number else None)
