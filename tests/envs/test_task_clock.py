@@ -41,6 +41,19 @@ def test_a_task_that_is_behind_or_a_little_ahead_does_not_pause(monkeypatch: pyt
     TaskClock(np.array([[1.0, 1.04]]), 0, equal=True).pause(1)
 
 
+@pytest.mark.parametrize(
+    ("last", "parked", "pauses"), [(1.0, [0, 1], True), (1.0, [1, 1], False), (0.0, [0, 0], False)]
+)
+def test_a_task_that_cannot_go_on_is_not_waited_for(last: float, parked: list[bool], pauses: bool) -> None:
+    paused: list[float] = []
+    # Groups 1 and 3 have the last task.
+    groups = np.array([False, parked[0], False, parked[1]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_clock, "time", SimpleNamespace(sleep=paused.append))
+        TaskClock(np.array([[9.0, last]]), 0, equal=True, parked=groups).pause(0)
+    assert bool(paused) == pauses
+
+
 def seconds_of_tasks(costs: list[float], waits: list[float]) -> NDArray[np.float64]:
     """Step tasks 20,000 times, each on a core of its own; after a step it waits for its actions."""
     seconds: NDArray[np.float64] = np.zeros((1, len(costs)))

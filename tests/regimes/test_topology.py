@@ -69,6 +69,8 @@ def test_decorrelation_is_spread_evenly_over_the_groups_of_all_ranks(tmp_path: P
     steps = []
     for rank in (0, 1):
         setup = prepare(config, PROBED, tmp_path, resume=False, ranks=Ranks(rank=rank, world_size=2))
-        builder = group_builder(context_of(Ledger.private(ROLLOUT_WORKER)), setup, np.zeros((1, 1)), 0)
+        builder = group_builder(
+            context_of(Ledger.private(ROLLOUT_WORKER)), setup, np.zeros((1, 1)), np.zeros(1, np.bool_), 0
+        )
         steps += [builder.random_steps(group) for group in range(setup.topology.num_groups)]
     assert steps == [0, 10, 20, 30, 40, 50, 60, 70]

@@ -143,7 +143,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         context=context,
         store=store,
         worker=worker,
-        builder=group_builder(context, setup, store.task_seconds, worker),
+        builder=group_builder(context, setup, store.task_seconds, store.group_is_parked, worker),
         slots=PooledSlots(store, worker),
         matchmaker=matchmaker(setup, store),
         agents=setup.probed.spec.agents,

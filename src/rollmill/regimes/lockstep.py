@@ -91,7 +91,9 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     setup.user_code.install(networks=False)
     config, store = setup.config, setup.store()
     context = with_delays(context, config)
-    builder = group_builder(context, setup, store.task_seconds, worker, partial(_seed_from, config))
+    builder = group_builder(
+        context, setup, store.task_seconds, store.group_is_parked, worker, partial(_seed_from, config)
+    )
     checkpoints = GroupCheckpoints(
         store=store,
         builder=builder,

@@ -365,6 +365,7 @@ def group_builder(
     context: ChildContext,
     setup: RunSetup,
     task_seconds: NDArray[np.float64],
+    parked: NDArray[np.bool_],
     worker: int,
     seed_of: Callable[[int], int] | None = None,
 ) -> GroupBuilder:
@@ -374,6 +375,7 @@ def group_builder(
         context: The process's context.
         setup: The run's setup.
         task_seconds: float64 ``[workers, tasks]``: the time of the steps of each task.
+        parked: bool ``[groups]``: which groups wait for slots.
         worker: Index of the worker.
         seed_of: Returns the seed of environments for their first iteration; one seed for all by default.
     """
@@ -382,7 +384,9 @@ def group_builder(
     from rollmill.runtime.seeds import stream
 
     config, first, spec = setup.config, setup.first_group, setup.probed.spec
-    clock = TaskClock(task_seconds, worker, equal=config.task_share == "compute")
+    clock = TaskClock(
+        task_seconds, worker, equal=config.task_share == "compute", parked=parked if config.env.tasks else None
+    )
     budget = RestartBudget(config.env.restart_budget)
     steps = random_steps(config)
 
