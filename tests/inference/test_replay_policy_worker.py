@@ -201,11 +201,14 @@ def test_actions_that_do_not_fit_the_action_space_are_refused(action: Action, me
         ([[1], [-1], [2]], None, r"the choice -1 in column 0"),
         (None, [[0.0, 1.0], [0.5, -1.5]], r"act gave the number -1.5 in column 1; all must be in \[-1, 1\]"),
         (None, [[np.nan, 1.0]], r"the number nan in column 0"),
+        ([[1]], [[0.0, 2.0]], r"the number 2.0 in column 1"),
+        ([[9]], [[0.0, 2.0]], r"the choice 9 in column 0"),
     ],
 )
 def test_actions_outside_of_the_action_space_are_refused(discrete: Any, continuous: Any, message: str) -> None:
     given = None if discrete is None else torch.tensor(discrete, dtype=torch.int32)
     numbers = None if continuous is None else torch.tensor(continuous)
-    spec = SPEC.action if continuous is None else NUMBERS
+    heads = (*(() if discrete is None else SPEC.action.heads), *(() if continuous is None else NUMBERS.heads))
+    spec = ActionSpec(heads=heads, structure="tuple")
     with pytest.raises(ValueError, match=message):
         check_action(make_worker()[1], Action(given, numbers), spec, len(discrete or continuous))

@@ -19,7 +19,7 @@ from rollmill.learning.fast_path import FastPath
 from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.trajectories import Trajectories
-from rollmill.learning.update import Update
+from rollmill.learning.update import Update, _Means
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
 from rollmill.runtime.arena import Arena, ArenaLayout
@@ -372,3 +372,12 @@ def test_on_policy_v_trace_learns_what_gae_learns(core: str, normalise: bool) ->
         ).numpy()
     gae = scene.step(config(advantage="gae", gae_lambda=0.9, normalise_advantages=normalise))
     assert_same(gae, scene.step(config(advantage="vtrace", vtrace_lambda=0.9, normalise_advantages=normalise)))
+
+
+def test_means_are_those_of_all_steps_that_have_a_number() -> None:
+    means = _Means()
+    for names, values in ((("q",), [1.0]), (("q", "actor"), [2.0, 5.0]), (("q",), [6.0])):
+        means.add(names, torch.tensor(values))
+    assert (means.last("q"), means.last("actor"), means.last("none")) == (6.0, 5.0, None)
+    assert means.take() == {"q": 3.0, "actor": 5.0}
+    assert means.take() == {}

@@ -58,6 +58,7 @@ def test_no_order_of_events_stops_a_run_or_lets_a_side_get_ahead(interval, min_s
                 limiter.insert(0, reserved=groups[group])
                 moves.append(("reserve", group))
         assert moves, "both sides wait for each other"
+        assert limiter.behind == 0
         move, group = moves[random.integers(len(moves))]
         if move == "draw":
             assert limiter.try_draw()
@@ -201,6 +202,18 @@ def test_who_is_killed_while_it_catches_up_keeps_the_replay():
     assert session.limiter.learners_waiting == 0
     collect_and_learn(session.limiter, until=190)
     assert session.sgd_steps == pytest.approx(50 + 80 / 8, abs=4)
+
+
+def test_a_learner_that_catches_up_is_behind_what_the_replay_holds():
+    session = Session()
+    collect_and_learn(session.limiter, until=110)
+    session.go_on(lost=40)
+    behind = [session.limiter.behind]
+    while session.limiter.try_draw():
+        behind.append(session.limiter.behind)
+    assert behind[0] == pytest.approx(40 * 2 - 8, abs=8), "less twice the error buffer"
+    assert behind == sorted(behind, reverse=True)
+    assert behind[-1] == 0
 
 
 def test_another_minimum_size_applies_only_before_learning_starts():

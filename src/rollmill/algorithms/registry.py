@@ -5,7 +5,7 @@ DQN (Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 2)::
 
     import rollmill
     import torch
-    from rollmill.algorithms.base import TransitionBatch
+    from rollmill.algorithms.batches import TransitionBatch
     from rollmill.algorithms.dqn import DQN
     from torch import Tensor
 

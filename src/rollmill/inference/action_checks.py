@@ -38,7 +38,7 @@ def check_action(algorithm: Algorithm, action: Action, spec: ActionSpec, rows: i
             row, column = np.argwhere(bad)[0]
             choices = most[column]
             wrong = f"the choice {discrete[row, column]} in column {column}, which has the choices 0 to {choices - 1}"
-    elif action.continuous is not None:
+    if action.continuous is not None and not wrong:
         continuous = action.continuous.float().cpu().numpy()
         if (bad := ~(np.abs(continuous) <= 1.0)).any():  # also catches NaN
             row, column = np.argwhere(bad)[0]

@@ -141,7 +141,8 @@ class ReplaySource:
             self.give_back(batch)
             return False
         was_full = limiter.is_full
-        if self._sampler.draw(batch, self._config.beta_at(limiter.inserted_by_all / self._total_steps)):
+        reached = max(0, limiter.inserted_by_all - limiter.behind)
+        if self._sampler.draw(batch, self._config.beta_at(reached / self._total_steps)):
             self._fruitless = 0
             self._store.wake_parked()
             return True

@@ -106,7 +106,14 @@ class ReplayAccount:
 
     def follow_numbers(self) -> None:
         """Use the scheduled learning rate, and the numbers that are set."""
-        self.update.follow(self.setup.numbers, self._schedule.value(self.setup.run_steps.value))
+        self.update.follow(self.setup.numbers, self._scheduled_rate)
+
+    @property
+    def _scheduled_rate(self) -> float:
+        steps = self.setup.run_steps.value
+        if self._is_alone:  # Ranks need the same rate.
+            steps = max(0, steps - self.store.limiter.behind)
+        return self._schedule.value(steps)
 
     def after_step(self, learner: Learner) -> None:
         """Count an SGD step, which is also one batch."""
@@ -151,7 +158,7 @@ class ReplayAccount:
         return replace(
             report,
             losses=self.update.take_statistics(),
-            learning_rate=self.setup.numbers.value("learning_rate", self._schedule.value(self.setup.run_steps.value)),
+            learning_rate=self.setup.numbers.value("learning_rate", self._scheduled_rate),
             fast_path=self._way,
             figures=of_replay | figures,
         )

@@ -7,6 +7,7 @@ whole minibatch, or, for a replay, a mean over the only part.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -392,6 +393,7 @@ class _Means:
 
     def add(self, names: tuple[str, ...], values: Tensor) -> None:
         """Add one number for each name."""
+        self._last.pop(names, None)  # The newest is the last one.
         self._last[names] = values
         if names in self._sums:
             self._sums[names] += values
@@ -402,7 +404,7 @@ class _Means:
 
     def last(self, name: str) -> float | None:
         """Return the last number added for a name; None if there is none."""
-        for names, values in self._last.items():
+        for names, values in reversed(self._last.items()):
             if name in names:
                 return float(values[names.index(name)])
         return None
@@ -411,11 +413,16 @@ class _Means:
         """Return the means since the last call."""
         if not self._sums:
             return {}
-        means = torch.cat([values / self._counts[names] for names, values in self._sums.items()]).tolist()
-        every = [name for names in self._sums for name in names]
+        added = [(name, count) for names, count in self._counts.items() for name in names]
+        sums: dict[str, float] = defaultdict(float)
+        counts: dict[str, int] = defaultdict(int)
+        # A name may be among others in one step and alone in another one.
+        for (name, count), value in zip(added, torch.cat(list(self._sums.values())).tolist(), strict=True):
+            sums[name] += value
+            counts[name] += count
         self._sums.clear()
         self._counts.clear()
-        return dict(zip(every, means, strict=True))
+        return {name: value / counts[name] for name, value in sums.items()}
 
     def non_finite(self) -> list[str]:
         """Return names whose sum is not finite."""

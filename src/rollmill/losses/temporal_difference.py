@@ -1,7 +1,7 @@
 """Bootstrapped targets and temporal-difference losses.
 
-Transitions are those of :class:`rollmill.algorithms.base.TransitionBatch`: ``reward`` is a discounted sum over k steps
-and ``discount`` is gamma^k, or 0 where the episode terminated, so a target is the same expression for every k.
+Transitions are those of :class:`rollmill.algorithms.batches.TransitionBatch`: ``reward`` is a discounted sum over k
+steps and ``discount`` is gamma^k, or 0 where the episode terminated, so a target is the same expression for every k.
 """
 
 from __future__ import annotations

@@ -100,6 +100,7 @@ def _steps_of(episode: Any, codec: ObservationCodec, actions: ActionCodec, spec:
         "truncated": truncated,
         "valid": np.arange(length + 1) < length,
         "reset": np.arange(length + 1) == 0,
+        "policy_version": np.zeros(length + 1, np.int32),  # No version of the run's has made them.
     }
     for name, action in (("action_discrete", discrete), ("action_continuous", continuous)):
         if action is not None:

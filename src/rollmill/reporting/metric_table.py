@@ -304,7 +304,7 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "replay/age",
             "versions",
             "Versions between the policy that collected a sample and the one that learns from it: mean since the "
-            "previous row; null where nothing was learned.",
+            "previous row; null where nothing was learned. Steps of `replay.preload` count as those of version 0.",
             _REPLAY,
         ),
         Metric("replay/size", "agent steps", "Steps that the replay holds; of all ranks or policies.", _REPLAY),

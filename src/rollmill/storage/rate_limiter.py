@@ -230,6 +230,14 @@ class RateLimiter:
         """Batches drawn since ``base``."""
         return self._get(_DRAWN)
 
+    @property
+    def behind(self) -> int:
+        """Agent steps by which the learner is behind: 0, except while it catches up with a replay that outlived it."""
+        limits = self.limits
+        # Otherwise no more than one error buffer ahead, or in the first step two (see least_error_buffer).
+        most = limits.base + limits.min_size + self.drawn * limits.update_interval + 2 * limits.error_buffer
+        return max(0, math.ceil(min(self.inserted, limits.total_steps) - most))
+
     def try_reserve(self, rows: int, *, with_others: int = 0) -> bool:
         """Whether ``rows`` steps may be made now; if so, they are counted as under way.
 
