@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from rollmill.algorithms.base import Action
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
 from rollmill.inference.acting_weights import NewestWeights
@@ -280,8 +281,17 @@ def test_nothing_that_a_network_in_double_precision_computes_is_rounded() -> Non
         torch.testing.assert_close(torch.from_numpy(store.arrays["rnn_state"][1]), before, rtol=1e-14, atol=1e-14)
 
 
-@pytest.mark.parametrize("acts", [1.0, 0.6])
-def test_rows_of_several_policies_get_what_each_policy_alone_would_give_them(acts: float) -> None:
+class Surer(PPO):
+    """A user's algorithm that chooses actions in another way."""
+
+    def choose(self, params: torch.Tensor, *rest: Any) -> Action:
+        return super().choose(3.0 * params, *rest)
+
+
+@pytest.mark.parametrize(("acts", "kinds"), [(1.0, [PPO] * 3), (0.6, [PPO] * 3), (0.6, [PPO, Surer, PPO])])
+def test_rows_of_several_policies_get_what_each_policy_alone_would_give_them(
+    acts: float, kinds: list[type[PPO]]
+) -> None:
     rows, random = 5, np.random.default_rng(3)
     players = PlayerIds(policies=3)
     topology = slots.Topology(
@@ -308,7 +318,8 @@ def test_rows_of_several_policies_get_what_each_policy_alone_would_give_them(act
         models.append(a_model())
         ring = weights.WeightStore(arena, ring=str(policy), create=True)
         ring.publish(10 + policy, FlatState(models[-1], alias=False).bytes)
-        acting.append(NewestWeights(ring, PPO.over(a_model(), OnPolicyConfig()).eval(), is_lowered=False))
+        algorithm = kinds[policy].over(a_model(), OnPolicyConfig()).eval()
+        acting.append(NewestWeights(ring, algorithm, is_lowered=False))
     context = ChildContext(
         name="policy worker 0",
         stop=threading.Event(),
@@ -353,7 +364,8 @@ def test_rows_of_several_policies_get_what_each_policy_alone_would_give_them(act
                 with torch.no_grad():
                     output = models[policy]({"observation": torch.from_numpy(seen[place])[None]})
                     uniform = torch.from_numpy(noise[group * rows + row])[None]
-                    expected = models[policy].distribution.sample_with_log_prob(output.params, uniform=uniform)
+                    params = output.params * (3.0 if kinds[policy] is Surer else 1.0)
+                    expected = models[policy].distribution.sample_with_log_prob(params, uniform=uniform)
                 assert expected.discrete is not None
                 assert arrays["policy_version"][place] == 10 + policy
                 assert arrays["action_discrete"][place].tolist() == expected.discrete[0].tolist()

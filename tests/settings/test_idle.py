@@ -91,6 +91,11 @@ def test_a_setting_is_refused_until_another_one_gives_it_an_effect(
         make_config(preset, {**idle, **needed})
 
 
+@pytest.mark.parametrize("given", [{"model.encoder": "mine"}, {"model.model": "mine"}])
+def test_a_network_of_one_s_own_may_have_a_use_for_any_setting(given: dict[str, Any]) -> None:
+    assert make_config("gym/CartPole-v1", {"model.core_size": 8, **given}).model.core_size == 8
+
+
 def test_settings_of_the_other_estimator_and_of_clipping_are_refused_in_impala() -> None:
     for key in ("learner.gae_lambda", "learner.clip_range"):
         with pytest.raises(ConfigError, match=rf"{key}: without effect .*IMPALA's"):

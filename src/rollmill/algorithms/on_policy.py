@@ -186,7 +186,8 @@ class OnPolicyAlgorithm(Algorithm):
         assert batch.return_ is not None
         value = value[: batch.return_.shape[0]]
         # Masked here, because a target that is not a number would make the gradient of an invalid sample one, too.
-        error = masked(value - self.acting.normalise_value(batch.return_), batch.mask)
+        keep = None if batch.reset is None else batch.keep  # see PPO.loss
+        error = masked(value - self.acting.normalise_value(batch.return_), keep)
         scale = self.acting.value_scale(batch.observation, value)
         return error if scale is None else error * scale
 

@@ -79,7 +79,9 @@ class PPO(OnPolicyAlgorithm):
 
     def loss(self, batch: OnPolicyBatch, generator: torch.Generator | None) -> Loss:
         """Sum of the surrogate, value and entropy losses."""
-        config, keep, coefficients = self.config, batch.mask, batch.coefficients
+        config, coefficients = self.config, batch.coefficients
+        # Not batch.mask: compilers of some versions of PyTorch do not see through a property.
+        keep = None if batch.reset is None else batch.keep
         log_prob, entropy, value = self.evaluate(batch)
         moments = task = None
         predicted, of_behaviour = value, batch.value

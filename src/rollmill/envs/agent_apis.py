@@ -233,6 +233,10 @@ class TurnTakers:
         self._asks_last = False
         self._gone: set[Any] = set()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a game of a checkpoint; those of earlier versions lack ``_gone``."""
+        self.__dict__.update({"_gone": set(), **state})
+
     def reset(self, seed: int | None) -> Turn:
         """See :class:`Agents`."""
         self.env.reset(seed=seed)

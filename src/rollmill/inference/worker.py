@@ -27,7 +27,6 @@ from rollmill.inference.observation_readers import ObservationReader
 from rollmill.inference.past_selves import PastSelves
 from rollmill.inference.recurrent_states import RecurrentStates
 from rollmill.inference.requests import Requests
-from rollmill.models.distributions import ActionDistribution
 from rollmill.roles import InferenceCounter, InferencePhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
@@ -47,8 +46,10 @@ class _Pass(NamedTuple):
     value: Tensor
 
     @property
-    def distribution(self) -> ActionDistribution:
-        return self.algorithm.acting.distribution
+    def choice(self) -> tuple[object, ...]:
+        """How actions are chosen: of several passes at once only if it is the same."""
+        distribution = self.algorithm.acting.distribution
+        return type(self.algorithm).choose, type(distribution), distribution.squash
 
 
 class PolicyWorker:
@@ -184,7 +185,7 @@ class PolicyWorker:
                 self._forward(acting, part, own_state, own_mask, wants_value_only)
             else:
                 passes.append(self._run(acting, part, own_state, own_mask))
-        if len(passes) == len(split.parts) and len({each.distribution.squash for each in passes}) == 1:
+        if len(passes) == len(split.parts) and len({each.choice for each in passes}) == 1:
             self._choose(passes, requests, mask, split.order)
         else:
             for each in passes:

@@ -176,7 +176,7 @@ class OnPolicyTrainer:
         assert self._loader is not None, "call advance() within session()"
         prepared = self._loader.next(timeout_s=wait_s)
         if not self._ready.count:
-            self._reserve.lend()
+            self._reserve.lend(has_batch=prepared is not None)
         if prepared is None and not self._context.stop.is_set():
             return True
         ended = self._agree_to_go_on(prepared)

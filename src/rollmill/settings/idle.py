@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.models.config import ACTOR_CRITIC, BUILT_IN_ENCODERS
 from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.agent_roles import patterns_of
 from rollmill.tracking.config import TENSORBOARD
@@ -66,6 +67,13 @@ def _none_has(config: Config, **settings: object) -> bool:
     )
 
 
+def _is_without_core(policy: Config) -> bool:
+    """Whether the network has no recurrent core; a model or an encoder of the user's may have its own use for one."""
+    model = policy.model
+    names = {model.model, model.encoder, *model.entry_encoders.values()}
+    return model.core == "none" and names <= {ACTOR_CRITIC, *BUILT_IN_ENCODERS}
+
+
 _RULES: tuple[_Idle, ...] = (
     _Idle(
         ("learner.gae_lambda",),
@@ -90,7 +98,7 @@ _RULES: tuple[_Idle, ...] = (
     ),
     _Idle(
         ("model.core_size",),
-        lambda config: all(policy.model.core == "none" for policy in config.policies),
+        lambda config: all(map(_is_without_core, config.policies)),
         "where there is no recurrent core",
         "use model.core='gru' or 'lstm'",
         "model.core",

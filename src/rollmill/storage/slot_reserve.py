@@ -73,12 +73,17 @@ class SlotReserve:
             else:
                 self._store.give(slot)
 
-    def lend(self) -> None:
+    def lend(self, *, has_batch: bool = False) -> None:
         """Give each group that waits for a slot one of the reserve; call it while no policy has a whole batch.
 
         Workers that have unread messages are left out: a slot may be among these.
+
+        Args:
+            has_batch: Whether one was just taken, so that its slots are about to be released.
         """
-        if self._num_policies > 1:
+        if has_batch:
+            self._short_since = None
+        elif self._num_policies > 1:
             self._notice_shortage()
         if not any(self._held):
             return
