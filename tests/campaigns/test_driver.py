@@ -58,11 +58,18 @@ def test_a_failure_does_not_stop_the_others(tmp_path: Path, capfd: pytest.Captur
     assert "endless: pruned after" in shown
 
 
-def test_runs_that_all_fail_alike_end_the_campaign(tmp_path: Path) -> None:
-    jobs = [Job(f"broken_{place}", "gym/NoSuchEnvironment-v1", {"seed": place}) for place in range(4)]
-    with open_campaign(tmp_path, "suite", {}) as campaign:
+@pytest.mark.parametrize("preset", ["gym/NoSuchEnvironment-v1", "no_such_game:NoSuchEnv"])
+def test_runs_that_all_fail_alike_end_the_campaign(
+    tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The second one fails in a process of the run, whose number differs from run to run.
+    code = "import gymnasium\nclass NoSuchEnv(gymnasium.Env):\n    def __init__(self): raise KeyError('NoSuchEnv')\n"
+    (tmp_path / "no_such_game.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    jobs = [Job(f"broken_{place}", preset, {"seed": place}) for place in range(4)]
+    with open_campaign(tmp_path / "campaign", "suite", {}) as campaign:
         campaign.add(jobs)
-        with pytest.raises(CampaignError, match=r"first 3 runs .*failed in the same way: .*NoSuchEnv.*\n.*--retry"):
+        with pytest.raises(CampaignError, match=r"(?s)first 3 runs .*failed in the same way: .*NoSuchEnv.*\n.*--retry"):
             run_all(campaign, Listed(jobs), jobs=1, title="test", quiet=True)
         statuses = [campaign.records[job.name].status for job in jobs]
     assert statuses == ["failed", "failed", "failed", "waiting"]

@@ -191,14 +191,15 @@ def test_the_folder_stands_for_its_finished_runs(tmp_path: Path) -> None:
     ]
 
 
-def test_methods_of_a_suite_stay_apart_under_a_name(tmp_path: Path) -> None:
+def test_methods_of_a_suite_stay_apart(tmp_path: Path) -> None:
     folder = tmp_path / "c=1"
     with open_campaign(folder, "suite", {}) as campaign:
         campaign.add([replace(ONE, method="ppo"), replace(TWO, method="small net")])
         for name in ("one", "two"):
             campaign.update(name, status="done")
     assert expanded([f"new={folder}"]) == [f"new ppo={folder}/runs/one", f"new small net={folder}/runs/two"]
-    assert expanded([str(folder)]) == [f"{folder}/runs/one", f"{folder}/runs/two"]
+    assert expanded([str(folder)]) == [f"ppo={folder}/runs/one", f"small net={folder}/runs/two"]
+    assert expanded([str(folder), "x"]) == [f"c_1 ppo={folder}/runs/one", f"c_1 small net={folder}/runs/two", "x"]
 
 
 def test_each_trial_of_a_sweep_is_a_method(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def test_names_stay_and_classes_get_one() -> None:
 
 
 def test_what_is_built_in_imports_nothing() -> None:
-    assert with_own_code("gym/CartPole-v1", {"seed": 1}) == {"seed": 1}
-    assert with_own_code(Own, {"env.imports": ("mine",)}) == {"env.imports": ("mine",)}
+    assert with_own_code("gym/CartPole-v1", {"seed": 1}, algo=None, protocol=None) == {"seed": 1}
+    assert with_own_code(Own, {"env.imports": ("mine",)}, algo=None, protocol=None) == {"env.imports": ("mine",)}
 
 
 def test_a_class_of_a_script_is_imported_from_it(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_class_of_a_script_is_imported_from_it(tmp_path: Path) -> None:
         "import gymnasium\nimport rollmill.campaigns.program as program\n"
         "class Own(gymnasium.Env): pass\n"
         "if __name__ == '__main__':\n"
-        "    print(program.name_of(Own), *program.with_own_code(Own, {})['env.imports'])\n"
+        "    print(program.name_of(Own), *program.with_own_code(Own, {}, algo=None, protocol=None)['env.imports'])\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["script:Own", str(script)]
@@ -56,10 +56,25 @@ def test_a_class_of_a_script_is_imported_from_it(tmp_path: Path) -> None:
 def test_a_class_of_a_prompt_is_refused() -> None:
     code = (
         "import gymnasium\nimport rollmill.campaigns.program as program\n"
-        "class Own(gymnasium.Env): pass\nprogram.with_own_code(Own, {})"
+        "class Own(gymnasium.Env): pass\nprogram.with_own_code(Own, {}, algo=None, protocol=None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "defined in a notebook or at a prompt" in done.stderr
+
+
+def test_an_algorithm_of_a_script_is_imported_from_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import rollmill\nimport rollmill.campaigns.program as program\n"
+        "from rollmill.algorithms.ppo import PPO\n"
+        "class Mine(PPO): pass\n"
+        "rollmill.register_algorithm('mine', Mine)\n"
+        "if __name__ == '__main__':\n"
+        "    for algo in ('mine', 'ppo'):\n"
+        "        print(program.with_own_code('gym/CartPole-v1', {}, algo=algo, protocol=None))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str({"env.imports": (str(script),)}), "{}"]
 
 
 @pytest.mark.slow

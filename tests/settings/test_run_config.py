@@ -35,6 +35,7 @@ def test_the_users_script_is_imported_and_no_module_of_rollmill(
         ("env.name", "gym/Acrobot-v1"),
         ("env.atari.frame_stack", 1),
         ("env.vizdoom.measurements", True),
+        ("env.vizdoom.sound", True),
         ("env.dmlab.extended_actions", True),
     ],
 )
@@ -66,13 +67,14 @@ def test_a_resume_of_dqn_with_another_network_is_refused(tmp_path: Path) -> None
 
 def test_guests_are_named_so_that_other_folders_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("run", "old", "random"):
+    for name in ("run", "old", "random", "lr=1"):
         (tmp_path / name).mkdir()
-    given = {"population.guests": "old,prey=old,random,other=random"}
+    given = {"population.guests": "old,prey=old,random,other=random,far=lr=1"}
     config = rollmill.make_config("envpool/ConnectFour-v1", given)
     write_config(tmp_path / "run", config)
     found = load_config(tmp_path / "run").population
-    assert found.guests == (f"{tmp_path}/old", f"prey={tmp_path}/old", "random", "other=random")
+    assert found.guests[:4] == (f"{tmp_path}/old", f"prey={tmp_path}/old", "random", "other=random")
+    assert found.guests[4:] == (f"far={tmp_path}/lr=1",)
     assert [name for name, _ in found.named_guests] == [name for name, _ in config.population.named_guests]
 
 

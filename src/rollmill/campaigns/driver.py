@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -14,6 +15,8 @@ from rollmill.runtime.signals import StopSignals
 _POLL_S = 0.2
 _FOLLOW_EVERY_S = 1.0
 _SAME_FAILURES = 3
+# Which process an error's first line names: it differs from run to run.
+_PROCESS = re.compile(r"[- ]?\d* \(pid \d+\)")
 
 
 class Source(Protocol):
@@ -101,10 +104,10 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
 
 def _refuse_the_same_failures(ends: Sequence[Record]) -> None:
     """Raise where nothing but one failure has come of the first runs: the others would fail as well."""
-    errors = {record.error for record in ends}
+    errors = {_PROCESS.sub("", record.error.partition("\n")[0]) for record in ends}
     if len(ends) >= _SAME_FAILURES and errors != {""} and len(errors) == 1:
         raise CampaignError(
-            f"the first {len(ends)} runs have failed in the same way: {errors.pop()}\nCorrect it, and repeat the "
+            f"the first {len(ends)} runs have failed in the same way: {ends[0].error}\nCorrect it, and repeat the "
             "command with --retry-failed (retry_failed=True)"
         )
 

@@ -298,7 +298,8 @@ def runs_of(folder: Path | str) -> dict[Path, str] | None:
 def expanded(runs: Iterable[str]) -> list[str]:
     """Run directories as :func:`rollmill.comparing.runs.compare` takes them, of campaigns' folders among them.
 
-    The trials of a sweep are methods: they may differ in settings that define none, such as ``rollout.num_workers``.
+    The trials of a sweep are methods, and so are those that a suite names: they may differ in settings that define
+    none, such as ``rollout.num_workers``, and two environments may have one method with different settings.
 
     Args:
         runs: Directories of runs and folders of campaigns, each also as ``NAME=DIRECTORY``.
@@ -315,13 +316,15 @@ def expanded(runs: Iterable[str]) -> list[str]:
             raise CampaignError(f"{path} has no finished run yet: let one end, or name the runs in {path}/runs.")
         if done is None:
             found.append(given)
-        elif all(_TRIAL.fullmatch(run.name) for run in done):
-            # What follows the first "=" is the directory.
-            front = name or (Path(path).name.replace("=", "_") if len(given_runs) > 1 else "")
-            found += [f"{front} {run.name.rpartition('-')[0]}={run}".lstrip() for run in done]
-        else:
-            methods = len(set(done.values())) > 1
-            found += [f"{name} {done[run]}={run}" if name and methods else f"{name}{equals}{run}" for run in done]
+            continue
+        are_trials = all(_TRIAL.fullmatch(run.name) for run in done)
+        if not are_trials and len(set(done.values())) < 2:
+            found += [f"{name}{equals}{run}" for run in done]
+            continue
+        front = name or (Path(path).name if len(given_runs) > 1 else "")
+        for run, method in done.items():
+            of_run = f"{front} {run.name.rpartition('-')[0] if are_trials else method}".lstrip()
+            found.append(f"{of_run.replace('=', '_')}={run}")  # What follows the first "=" is the directory.
     return found
 
 

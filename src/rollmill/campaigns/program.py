@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollmill.api import make_config
 from rollmill.campaigns.jobs import CampaignError
-from rollmill.envs.registry import find_registration, register_factory
+from rollmill.envs.registry import register_factory
+from rollmill.regimes.user_code import names_definitions, uses_registrations
+from rollmill.runtime.shipping import is_main_importable
 from rollmill.settings.run_config import own_script
 
 
@@ -16,26 +18,32 @@ def name_of(preset: str | Callable[..., Any]) -> str:
     return preset if isinstance(preset, str) else register_factory(preset)
 
 
-def with_own_code(preset: str | Callable[..., Any], overrides: Mapping[str, object]) -> dict[str, object]:
-    """The settings, with the user's script among the modules to import where it may define what is trained.
+def with_own_code(
+    preset: str | Callable[..., Any], overrides: Mapping[str, object], *, algo: str | None, protocol: str | None
+) -> dict[str, object]:
+    """The settings, with the user's script among the modules to import where it has registered what they name.
 
     Args:
         preset: A name, class or function.
         overrides: Settings.
+        algo: As in :func:`rollmill.train`.
+        protocol: Likewise.
 
     Raises:
         CampaignError: It is defined in a notebook or at a prompt, which other processes cannot import.
+        ValueError: Invalid settings.
     """
     found = dict(overrides)
-    is_own = not isinstance(preset, str) or find_registration(preset) is not None
-    script = own_script()
-    if is_own and script is not None and "env.imports" not in found:
-        found["env.imports"] = (script,)
-    module = getattr(preset, "__module__", None)
-    has_file = getattr(sys.modules["__main__"], "__file__", None) is not None
-    if not isinstance(preset, str) and module == "__main__" and not has_file:
+    config = make_config(name_of(preset), overrides, algo=algo, protocol=protocol)
+    if config.env.imports:
+        return found
+    if (script := own_script()) is not None:
+        return {**found, "env.imports": (script,)} if uses_registrations(config) else found
+    is_of_main = getattr(preset, "__module__", "__main__") == "__main__"
+    if not is_main_importable() and is_of_main and names_definitions(config):
         raise CampaignError(
-            f"{preset!r} is defined in a notebook or at a prompt, and each run of a campaign is a program of its own: "
-            "move it to a module, and give it as 'module:Class'."
+            f"{config.env.name} or something else that the settings name is defined in a notebook or at a prompt, and "
+            "each run of a campaign is a program of its own: move it to a module, and name that in env.imports, or an "
+            "environment as 'module:Class'."
         )
     return found

@@ -31,6 +31,7 @@ _EXIT_INTERRUPTED = 130
 # A run ends within ten seconds of a request.
 _GRACE_S = 15.0
 _LONGEST_ERROR = 2000  # characters
+_LONGEST_TRACEBACK = 65_536  # bytes, of which the error is the last part
 _PREFIX = "rollmill: "
 
 
@@ -261,9 +262,17 @@ def _error_of(log: Path, code: int, begins: int) -> str:
         message = "a signal from outside of the campaign has interrupted it"
     elif code < 0:
         message = f"{signal.Signals(-code).name} killed it. {message}"
-    return message[-_LONGEST_ERROR:].strip() or f"it exited with code {code}"
+    return _shortened(message.strip()) or f"it exited with code {code}"
+
+
+def _shortened(message: str) -> str:
+    """Leave out the middle of a long message: it begins with what failed, and ends with why."""
+    if len(message) <= _LONGEST_ERROR:
+        return message
+    half = _LONGEST_ERROR // 2
+    return f"{message[:half]}\n...\n{message[-half:]}"
 
 
 def _tail(file: IO[bytes], begins: int) -> bytes:
-    file.seek(max(begins, file.seek(0, os.SEEK_END) - 2 * _LONGEST_ERROR))
+    file.seek(max(begins, file.seek(0, os.SEEK_END) - _LONGEST_TRACEBACK))
     return file.read()

@@ -211,7 +211,7 @@ def _planned(
         for env in suite.environments:
             layers = (suite.settings, suite.settings_of.get(env, {}), method.settings)
             merged = {key: value for layer in layers for key, value in full_keys(shape, layer).items()}
-            merged = with_own_code(env, {**merged, **given})
+            merged = with_own_code(env, {**merged, **given}, algo=chosen_algo, protocol=chosen_protocol)
             config = make_config(env, merged, algo=chosen_algo, protocol=chosen_protocol)
             config.resolved()
             settings = encode_settings(config, merged)

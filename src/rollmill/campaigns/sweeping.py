@@ -96,7 +96,7 @@ def sweep(
         check_choice(name, chosen, allowed)
     check_installed()
     check_extra("plots", "the page of a sweep")
-    fixed = with_own_code(preset, overrides)
+    fixed = with_own_code(preset, overrides, algo=algo, protocol=protocol)
     name = name_of(preset)
     plan = _plan(name, space, fixed, algo=algo, protocol=protocol, metric=metric)
     folder = Path(output) if output is not None else Path("runs") / job_name(f"sweep_{name}")

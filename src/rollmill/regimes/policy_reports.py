@@ -139,9 +139,9 @@ def policy_monitors(run_setup: RunSetup, trackers: Trackers | None) -> list[Moni
     for policy, config in enumerate(run_setup.config.policies):
         folder, name = run_setup.folder_of(policy), run_setup.config.population.names[policy]
         folder.mkdir(parents=True, exist_ok=True)
-        earlier = read_metrics(folder) if run_setup.resume else []
         kept = resumes_at(run_setup, policy)
         writer = MetricsWriter(folder, resume_at_steps=kept, trackers=trackers, policy=name)
+        earlier = read_metrics(folder) if run_setup.resume else []  # without the rows that the writer has removed
         monitors.append(
             Monitor(
                 replace(config, max_seconds=None, target_return=None),

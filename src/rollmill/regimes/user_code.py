@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +15,7 @@ from rollmill.envs.user_code import import_user_code, let_interpreters_in
 from rollmill.runtime.shipping import Definition, SealedDefinition, is_main_importable, require_sendable
 from rollmill.settings.config import Config
 from rollmill.settings.options import flatten
+from rollmill.tracking.registry import TRACKERS
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvCreator
@@ -75,29 +76,43 @@ class UserCode:
                 _install(definition)
 
 
+def names_definitions(config: Config) -> bool:
+    """Whether a configuration names anything that the user registered with Rollmill in this process."""
+    needed = any(each.is_needed and each.kind != _GYMNASIUM_ID for each in _definitions(config))
+    return needed or any(map(TRACKERS.is_registered, config.tracking.names))
+
+
+def uses_registrations(config: Config) -> bool:
+    """As :func:`names_definitions`, or an id of Gymnasium's that a module other than its own has registered."""
+    gym = sys.modules.get("rollmill.envs.gym")  # It imports Gymnasium.
+    return names_definitions(config) or (
+        gym is not None
+        and any(name.startswith("gym/") and gym.is_registered_by_import(name) for name in config.env.names)
+    )
+
+
 def _definitions(config: Config) -> Iterator[Definition]:
     for entry in registrations():
         yield Definition(_ENVIRONMENT, entry.name, entry, is_needed=entry.name in config.env.names)
     for task in range(len(config.env.names)):
         yield from _gymnasium_ids(config.env.of_task(task))
     settings = flatten(config)
-    used = {
-        "remover": settings.get("replay.remover"),
-        "model": config.model.model,
-        "encoder": config.model.encoder,
-        "algorithm": config.algorithm_name,
-        "admission": settings.get("admission"),
-        "objective": config.pbt.objective,
-        "assignment": config.population.assignment,
-        "matchmaking": config.population.matchmaking,
+    used: dict[str, Collection[object]] = {
+        "remover": [settings.get("replay.remover")],
+        "model": [policy.model.model for policy in config.policies],
+        "encoder": [policy.model.encoder for policy in config.policies],
+        "algorithm": [policy.algorithm_name for policy in config.policies],
+        "admission": [settings.get("admission")],
+        "objective": [config.pbt.objective],
+        "assignment": [config.population.assignment],
+        "matchmaking": [config.population.matchmaking],
+        "player": [*config.eval_against, *(player for _, player in config.population.named_guests)],
     }
-    players = (*config.eval_against, *(player for _, player in config.population.named_guests))
     for kind, (module, attribute) in _REGISTRIES.items():
         # A registry that is not loaded is empty; loading it may import torch.
         if (loaded := sys.modules.get(module)) is not None:
             for name, factory in getattr(loaded, attribute).registered().items():
-                is_needed = name in players if kind == "player" else name == used[kind]
-                yield Definition(kind, name, factory, is_needed=is_needed)
+                yield Definition(kind, name, factory, is_needed=name in used[kind])
 
 
 def _gymnasium_ids(config: EnvConfig) -> Iterator[Definition]:

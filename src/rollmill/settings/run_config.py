@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollmill.envs.registry import find_registration
 from rollmill.envs.trust import named_code
+from rollmill.regimes.user_code import uses_registrations
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust, signed
 from rollmill.settings.config import Config
@@ -19,9 +19,7 @@ from rollmill.settings.option_values import format_value
 from rollmill.settings.options import flatten, from_json, to_json
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.missing_runs import why_no_run
-from rollmill.storage.removers import REMOVERS
 from rollmill.tracking.config import TENSORBOARD
-from rollmill.tracking.registry import TRACKERS
 
 CONFIG_FILE = "config.json"
 # Settings of earlier versions that changed nothing.
@@ -41,7 +39,7 @@ _FIXED = (
     "env.name",
     "env.tasks",
     *(f"env.atari.{name}" for name in ("full_action_space", "frame_stack", "screen_size", "grayscale")),
-    *(f"env.vizdoom.{name}" for name in ("width", "height", "measurements")),
+    *(f"env.vizdoom.{name}" for name in ("width", "height", "measurements", "sound")),
     *(f"env.dmlab.{name}" for name in ("width", "height", "extended_actions", "instructions")),
     "population.snapshots",
     # Read where a run begins, not where it goes on.
@@ -62,7 +60,7 @@ def write_config(directory: Path, config: Config) -> None:
     if config.population.guests:
         config = replace(config, population=replace(config.population, guests=config.population.lasting_guests))
     script = own_script()
-    if script is not None and _is_registered_by_user(config):
+    if script is not None and uses_registrations(config):
         imports = dict.fromkeys((*config.env.imports, script))
         config = replace(config, env=replace(config.env, imports=tuple(imports)))
     aside = directory / f"{CONFIG_FILE}.new"
@@ -234,26 +232,3 @@ def own_script() -> str | None:
         return None
     spec = getattr(main, "__spec__", None)
     return spec.name if spec is not None and spec.parent else str(script)
-
-
-def _is_registered_by_user(config: Config) -> bool:
-    """Whether the user registered the environment, network, algorithm, remover or a tracker in this process."""
-    if any(find_registration(name) is not None for name in config.env.names):
-        return True
-    # These modules import torch. If they are not loaded, nothing was registered in them.
-    if "rollmill.models.observation" in sys.modules:  # encoders, and models, whose module imports it
-        from rollmill.models.registry import is_users
-
-        if is_users(config.model):
-            return True
-    algorithms = sys.modules.get("rollmill.algorithms.registry")
-    if algorithms is not None and algorithms.ALGORITHMS.is_registered(config.algorithm_name):
-        return True
-    if config.in_replay and REMOVERS.is_registered(config.replay.remover):
-        return True
-    if any(map(TRACKERS.is_registered, config.tracking.names)):
-        return True
-    gym = sys.modules.get("rollmill.envs.gym")
-    return gym is not None and any(
-        name.startswith("gym/") and gym.is_registered_by_import(name) for name in config.env.names
-    )

@@ -116,7 +116,9 @@ class PopulationConfig(Checked, section="population"):
         """The guests as they work from any folder: files and folders by their absolute paths."""
         found = []
         for given in self.guests:
-            name, equals, player = given.rpartition("=")
+            name, equals, player = given.partition("=")
+            if not equals:
+                name, player = "", given
             is_path = player != RANDOM_PLAYER and Path(player).exists()
             found.append(f"{name}{equals}{Path(player).absolute()}" if is_path else given)
         return tuple(found)
