@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.envs.agent_games import Crowd
 from tests.evaluation.hub_server import Hub, hub
 
 import rollmill
@@ -85,6 +86,20 @@ def test_what_would_be_published_can_be_looked_at(
         push(run.dir, "me/agent", episodes=1, video=False, to_folder=tmp_path / "a" / "look")
 
 
+def test_a_policy_is_evaluated_as_the_agents_that_it_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollmill.envs.registry._registered", {})
+    rollmill.register_env("test/crowd", Crowd)
+    roles = {"policies": "a,b", "policy.a.agents": "ann,bob", "policy.b.agents": "cid"}
+    settings = {**SMALL, "learner.batch_size": 32, **roles}
+    run = rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, **settings)
+    own = push(run.dir, "me/b", policy="b", episodes=4, video=False, to_folder=tmp_path / "b").result
+    mean, _, _ = rollmill.evaluate(run.dir, episodes=4).policies["b"]
+    assert own.mean == pytest.approx(mean)
+    card = (tmp_path / "b/README.md").read_text()
+    assert "test/crowd" in card
+    assert "Python" in card.partition("## Training")[2], "versions are in the log of the whole run"
+
+
 def test_nothing_is_made_for_an_agent_that_cannot_be_evaluated(
     run: rollmill.Run, server: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +127,7 @@ def test_names_that_no_repository_has(run: rollmill.Run, server: Hub, name: str)
 def test_a_hub_that_refuses_says_so(run: rollmill.Run, server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     server.refuses = True
     # Before it is evaluated, which takes time.
-    monkeypatch.setattr("rollmill.evaluation.hub.evaluate", lambda *_, **__: pytest.fail("it was evaluated"))
+    monkeypatch.setattr("rollmill.evaluation.hub.evaluate_snapshot", lambda *_, **__: pytest.fail("it was evaluated"))
     with pytest.raises(HubError, match=r"(?s)does not take me/agent.*Log in"):
         push(run.dir, "me/agent", episodes=1, video=False)
 

@@ -17,6 +17,9 @@ def test_settings_of_trackers_and_logins_are_left_out() -> None:
         "seed": 1,
         "env": {"kwargs": {"server": "http://host:80/x", "names": ["https://host", 3]}},
     }
+    guests = {"population": {"guests": ["/home/me/runs/old", "prey=/home/me/runs/new", "random"], "policies": 2}}
+    assert published_settings(guests) == {"population": {"guests": ["old", "prey=new", "random"], "policies": 2}}
+    assert published_settings({"population.guests": "a=/b/c,/d/e"}) == {"population.guests": "a=c,e"}
     dotted = {"tracking.mlflow_uri": "http://host", "tracker": "mlflow", "env.kwargs.server": "a://b:p@ss@c"}
     assert published_settings(dotted) == {"env.kwargs.server": "a://c"}
 

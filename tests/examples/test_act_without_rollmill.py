@@ -37,10 +37,14 @@ from gymnasium.spaces import Box, Dict, Discrete
 class Parts(gymnasium.ObservationWrapper):
     def __init__(self):
         super().__init__(gymnasium.make("CartPole-v1"))
-        self.observation_space = Dict(numbers=Box(-9, 9, (4,), numpy.float32), side=Discrete(2))
+        # One entry is called like an input of recurrent networks, and one choice is not always there.
+        mask = Box(0, 1, (2,), numpy.int8)
+        self.observation_space = Dict(state=Box(-9, 9, (4,), numpy.float32), side=Discrete(2), action_mask=mask)
 
     def observation(self, observation):
-        return {"numbers": observation, "side": int(observation[0] > 0)}
+        side = int(observation[0] > 0)
+        mask = numpy.array([1, observation[2] > -0.1], numpy.int8)
+        return {"state": observation, "side": side, "action_mask": mask}
 
 gymnasium.register("Parts-v0", Parts)
 """
@@ -57,7 +61,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("core", "is_dict"), [("none", False), ("gru", False), ("none", True)])
+@pytest.mark.parametrize(("core", "is_dict"), [("none", False), ("gru", False), ("none", True), ("gru", True)])
 def test_it_plays_episodes(core: str, is_dict: bool, parts: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     name = parts if is_dict else "CartPole-v1"

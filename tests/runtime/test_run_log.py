@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollmill.runtime.run_log import last_lines
+from rollmill.runtime.run_log import every_line, last_lines
 
 
 def test_the_last_session_counts(tmp_path: Path) -> None:
@@ -13,6 +13,8 @@ def test_the_last_session_counts(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("".join(line.format(text) for text in texts) + "command: not ours\n")
     found = last_lines(tmp_path, ("machine", "command", "end", "versions"))
     assert found == {"machine": "m", "command": "second\0", "end": "finished: 3 of 3"}
+    assert every_line(tmp_path, "command") == ["first", "second\0"]
+    assert every_line(tmp_path, "versions") == []
 
 
 def test_a_run_without_a_log_tells_nothing(tmp_path: Path) -> None:

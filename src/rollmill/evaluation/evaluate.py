@@ -244,6 +244,8 @@ def evaluate_snapshot(
     episodes: int,
     seed: int = 0,
     num_envs: int = 8,
+    deterministic: bool | None = None,
+    device: str = "cpu",
     video: Path | str | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
     lineup: Lineup | None = None,
@@ -256,13 +258,22 @@ def evaluate_snapshot(
         episodes: As in `evaluate`.
         seed: As in `evaluate`.
         num_envs: As in `evaluate`.
+        deterministic: As in `evaluate`; a lineup decides for itself.
+        device: As in `evaluate`, likewise.
         video: As in `evaluate`.
         is_stop_wanted: As in `evaluate`.
         lineup: Who plays; None lets the policy play all agents.
         of_player: The only player of the lineup whose episodes count, by its name; None for all.
     """
     how = _How(
-        episodes=episodes, seed=seed, num_envs=num_envs, video=video, is_stop_wanted=is_stop_wanted, of_player=of_player
+        episodes=episodes,
+        seed=seed,
+        num_envs=num_envs,
+        deterministic=deterministic,
+        device=device,
+        video=video,
+        is_stop_wanted=is_stop_wanted,
+        of_player=of_player,
     )
     return _evaluate(snapshot, how, lineup)
 

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmill.envs.errors import MissingExtra
-from rollmill.evaluation.evaluate import EvaluationResult, evaluate
+from rollmill.evaluation.evaluate import EvaluationResult, evaluate_snapshot
+from rollmill.evaluation.lineup import lineup_of_run
 from rollmill.evaluation.model_card import CardFacts, model_card
 from rollmill.evaluation.published import published_command, published_settings
+from rollmill.evaluation.roles import role_of, run_of
 from rollmill.evaluation.saved_spaces import SPACES_FILE
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.extras import check_extra, install_command
-from rollmill.models.device import resolve_device
-from rollmill.runtime.run_log import last_lines
+from rollmill.models.device import one_thread, resolve_device
+from rollmill.runtime.run_log import every_line, last_lines
 from rollmill.runtime.signed_files import read_signed
 from rollmill.storage.checkpoint_file import encode_checkpoint
 
@@ -103,7 +105,9 @@ def write_folder(folder: Path, name: str, run_dir: Path, snapshot: Snapshot, res
 def _facts(
     name: str, run_dir: Path, snapshot: Snapshot, saved: dict[str, Any], result: EvaluationResult, *, has_video: bool
 ) -> CardFacts:
-    told = last_lines(run_dir, ("versions", "command", "settings that differ from the defaults"))
+    told = last_lines(run_of(run_dir), ("versions", "settings that differ from the defaults"))
+    # A resumed run was trained by several.
+    commands = [line.rpartition(" (in ")[0] for line in every_line(run_of(run_dir), "command")]
     # A value may contain a comma, too.
     differing = re.split(r", (?=[\w.]+=)", told.get("settings that differ from the defaults", ""))
     settings = published_settings(dict(part.partition("=")[::2] for part in differing if "=" in part))
@@ -112,7 +116,7 @@ def _facts(
         algorithm=snapshot.algorithm.algorithm,
         regime=str(saved.get("regime", "")),
         result=result,
-        command=published_command(told.get("command", "").rpartition(" (in ")[0]),
+        command="\n".join(map(published_command, commands)),
         versions=told.get("versions", ""),
         settings=dict(list(settings.items())[:_MOST_SETTINGS]),
         has_video=has_video,
@@ -135,6 +139,8 @@ def push(
     trust: bool = False,
 ) -> Published:
     """Publish a run's agent on the Hugging Face Hub, with a card that tells how good it is.
+
+    A policy that plays some agents of its run is evaluated as these, with the run's other policies as the others.
 
     Settings of trackers, logins in addresses and folders of this machine in the command are left out.
 
@@ -180,16 +186,28 @@ def push(
             folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="rollmill-push-")))
         else:
             folder = held.enter_context(_made(Path(to_folder)))
-        result = evaluate(
-            source,
-            episodes=episodes,
-            seed=seed,
-            deterministic=deterministic,
-            device=device,
-            checkpoint=snapshot.checkpoint,
-            video=folder / _VIDEO if video else None,
-            trust=trust,
-        )
+        role = role_of(source, snapshot.env)
+        with one_thread():
+            lineup = None
+            if role is not None:  # The others of its run play the agents that it has not learned to play.
+                lineup = lineup_of_run(
+                    role.run_dir,
+                    device=device,
+                    seed=seed,
+                    deterministic=deterministic,
+                    trust=trust,
+                    own={role.policy: snapshot.checkpoint},
+                )
+            result = evaluate_snapshot(
+                snapshot,
+                episodes=episodes,
+                seed=seed,
+                deterministic=deterministic,
+                device=device,
+                video=folder / _VIDEO if video else None,
+                lineup=lineup,
+                of_player=None if role is None else role.policy,
+            )
         write_folder(folder, name, source, snapshot, result)
         if to_folder is not None:
             return Published(name, str(folder), result)

@@ -19,8 +19,16 @@ _PATH = re.compile(r"(?:file://|~?/|\.\.?/)")
 
 
 def published_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they are published, nested or by dotted key: without those of trackers, and without logins."""
-    return {key: _without_logins(value) for key, value in settings.items() if not _is_private(key)}
+    """Settings as they are published, nested or by dotted key: without those of trackers, and without logins.
+
+    Guests, which a run keeps with the folders of the machine, have the last part of their path.
+    """
+    kept = {key: _without_logins(value) for key, value in settings.items() if not _is_private(key)}
+    if "guests" in (population := kept.get("population", {})):
+        population["guests"] = [_without_folders(guest) for guest in population["guests"]]
+    if guests := kept.get("population.guests"):
+        kept["population.guests"] = _without_folders(guests)
+    return kept
 
 
 def published_command(command: str) -> str:

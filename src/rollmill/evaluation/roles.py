@@ -40,7 +40,7 @@ def role_of(folder: Path, env: EnvConfig) -> Role | None:
         folder: Directory of the policy, or of a run with one policy.
         env: The environment.
     """
-    run_dir = _run_of(folder)
+    run_dir = run_of(folder)
     population, settings = read_population(run_dir)
     named = (*population.names, *(name for name, _ in population.named_guests))
     if all(patterns_of(settings, name) is None for name in named):
@@ -54,7 +54,7 @@ def role_of(folder: Path, env: EnvConfig) -> Role | None:
     return Role(run_dir, policy, seats, tuple(population.folders(run_dir)))
 
 
-def _run_of(folder: Path) -> Path:
+def run_of(folder: Path) -> Path:
     """The run of a policy's directory; a run of its own may lie in a folder with the same name."""
     above = folder.parent.parent
     is_policy = folder.parent.name == POLICIES_FOLDER and (above / "config.json").is_file()
