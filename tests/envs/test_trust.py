@@ -15,7 +15,7 @@ import pytest
 
 import rollmill
 from rollmill.cli import main
-from rollmill.envs.config import DmlabOptions, EnvConfig
+from rollmill.envs.config import DmlabOptions, EnvConfig, VizdoomOptions
 from rollmill.envs.trust import named_code
 from rollmill.runtime import signatures
 from rollmill.runtime.arena import NotEnoughMemory
@@ -197,8 +197,14 @@ def test_processes_of_a_resumed_run_import_nothing_from_the_folder(
         ({"name": "atari/pong", "kwargs": {"img_height": 20}}, ""),
         (
             {"name": "dmlab/rooms_watermaze", "dmlab": DmlabOptions(level_cache="/tmp/maps")},
-            "maps from the folder '/tmp",
+            "files from '/tmp/maps'",
         ),
+        (
+            {"name": "dmlab/psychlab_x", "dmlab": DmlabOptions(dataset_path="/tmp/pictures")},
+            "files from '/tmp/pictures' (env.dmlab.dataset_path)",
+        ),
+        ({"name": "vizdoom/duel", "vizdoom": VizdoomOptions(wad="a/x.pk3")}, "files from 'a/x.pk3' (env.vizdoom.wad)"),
+        ({"name": "vizdoom/duel", "vizdoom": VizdoomOptions(wad="arena")}, ""),
         ({"name": "dmlab/rooms_watermaze", "kwargs": {"settings": {"levelDirectory": "a"}}}, "the argument settings="),
         ({"name": "dmlab/rooms_watermaze", "dmlab": DmlabOptions(width=40)}, ""),
         ({"name": "vizdoom/basic"}, ""),
@@ -312,6 +318,9 @@ def test_a_file_of_settings_runs_nothing(tmp_path: Path, capsys: pytest.CaptureF
         {"env": {"name": "os:system"}},
         {"env.kwargs": {"command": "touch marker"}},
         {"env.kwargs.command": "touch marker"},
+        {"env.vizdoom.wad": "x.pk3"},
+        {"tracker": "tensorboard,mlflow"},
+        {"tracking.mlflow_uri": "http://stranger"},
     ):
         path.write_text(json.dumps(settings))
         assert main(["train", "gym/CartPole-v1", "--settings", "settings.json", "--quiet"]) == 2

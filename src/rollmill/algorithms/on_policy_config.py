@@ -44,9 +44,9 @@ class OnPolicyConfig(AlgorithmConfig):
         value_coef: Weight of the value loss.
         entropy_coef: Weight of the entropy bonus. ``"auto"`` is 0.003 for actions with real numbers and 0.01 for others
             (docs/journal/); ``config.json`` records the number.
-        entropy_floor: Share of the largest entropy that a policy keeps while the last 100 episodes all had the worst
-            return of the run; the entropy bonus grows until it does (:mod:`rollmill.learning.entropy_guard`). 0
-            switches this off.
+        entropy_floor: Share of the entropy of the first batch (of its standard deviation, for real numbers) that a
+            policy keeps while the last 100 episodes all had the worst return of the run: the entropy bonus grows, to at
+            most 0.3, until it does (:mod:`rollmill.learning.entropy_guard`). 0 switches this off.
         normalise_advantages: Whether a minibatch's advantages get mean 0 and standard deviation 1.
         entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
         clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.

@@ -13,6 +13,8 @@ from rollmill.envs.registry import registrations
 from rollmill.envs.suites import FAMILY
 from rollmill.envs.wrapper_calls import parse_wrappers
 
+INSTALLED_WADS = (None, "arena", "paper")
+"""Maps of the installed packages."""
 # Packages whose ids in Gymnasium's registry are trusted; ids of others may come from anywhere.
 _OWN_ENTRY_POINTS = ("gymnasium.envs.", "ale_py.", "minigrid.")
 
@@ -33,14 +35,21 @@ def named_code(env: EnvConfig) -> str:
     if reason := wrapping_code(env.wrappers):
         return reason
     for name in env.names:
-        if name.startswith("dmlab/") and env.dmlab.level_cache is not None:
-            return (
-                f"it gives the environment {name!r} maps from the folder {env.dmlab.level_cache!r} "
-                "(env.dmlab.level_cache), which may hold anything"
-            )
+        for key, place in _places_of(name, env).items():
+            if place is not None:
+                return f"it gives the environment {name!r} files from {place!r} ({key}), which may hold anything"
         if not is_built_in(name):
             return f"it names the environment {name!r}, which is not a built-in one (env.name) and runs code"
     return ""
+
+
+def _places_of(name: str, env: EnvConfig) -> dict[str, str | None]:
+    """Return the settings that name files for an environment's engine, which is native code, with their values."""
+    if name.startswith("dmlab/"):
+        return {"env.dmlab.level_cache": env.dmlab.level_cache, "env.dmlab.dataset_path": env.dmlab.dataset_path}
+    if name.startswith("vizdoom/") and env.vizdoom.wad not in INSTALLED_WADS:
+        return {"env.vizdoom.wad": env.vizdoom.wad}
+    return {}
 
 
 def wrapping_code(wrappers: str) -> str:

@@ -163,14 +163,15 @@ class ComputeConfig(Checked, section="learner"):
     Attributes:
         device: A torch device such as ``"cpu"`` or ``"cuda:1"``, or ``"auto"``: the first CUDA device, but the CPU for
             small networks without pictures in async and lockstep, and without a GPU.
-        precision: Of the forward and backward pass; ``"auto"`` measures, or in the replay regime goes by the device.
+        precision: Of the forward and backward pass. ``"auto"`` measures in async, but is fp32 for small networks
+            without images; in lockstep and replay it goes by network and device, so that it is the same in each run.
             Parameters are fp32 with either. On a GPU, PyTorch lets fp32 convolutions and recurrent layers compute in
             TF32. ``"fp64"``: parameters, too, in all processes; slow, for finding out what rounding does.
         micro_batch: Samples, at most, of one forward and backward pass, whose gradients are summed up to a minibatch's;
-            ``"auto"`` measures. It changes speed and memory, not the loss; with one exception: V-trace's advantages are
-            known only in the pass itself, so a number given here lets the previous minibatch's moments normalise them.
-            ``"auto"`` has the encoder alone work in micro-batches, as long as a minibatch's activations fit into 1 GiB
-            (8 GiB on a GPU).
+            ``"auto"`` measures in async, else it follows a rule. It changes speed and memory, not the loss; with one
+            exception: V-trace's advantages are known only in the pass itself, so a number given here lets the previous
+            minibatch's moments normalise them. ``"auto"`` has the encoder alone work in micro-batches, as long as a
+            minibatch's activations fit into 1 GiB (8 GiB on a GPU).
         threads: Torch threads of the learner process. More than 1 only pays where it owns its cores.
         compile: Whether torch.compile is used, for networks without a core that learn by GAE. ``"auto"`` does not:
             on a CPU it saves 7 % of a small network's update and takes 14 s and a C++ compiler to start; on a GPU it

@@ -1,8 +1,8 @@
 """Choice of the learner's compute settings by measuring the real model before training starts.
 
 Precision, memory format and micro-batch size change the time of a training sample by a factor of five on a CPU
-(depending on the CPU), CUDA graphs by a factor of two on a GPU. None of them changes what is learned, except for
-rounding. Settings of the user are kept and not measured.
+(depending on the CPU). None of them changes what is learned, except for rounding. Settings of the user are kept and not
+measured.
 """
 
 from __future__ import annotations
@@ -148,14 +148,14 @@ def choose(
 
     Not every combination is measured. Precisions and memory formats are compared at one micro-batch size (on CPU the
     smallest, which is the fastest to time; on CUDA the largest, because small ones measure kernel launches), then sizes
-    for the best of those, then graphs and compilation for the best of those. Within each stage, candidates close to the
+    for the best of those, then compilation for the best of those. Within each stage, candidates close to the
     best are timed twice, some time apart, because other processes load the machine unevenly, and slow ones are
     abandoned early.
 
     Args:
         make_step: Returns, for a candidate, a function that runs the forward and backward pass of ``micro_batch``
             samples of random data. It may set the model up for the candidate; the previous candidate's function is not
-            called afterwards. The function's first call, which is not timed, may compile or capture.
+            called afterwards. The function's first call, which is not timed, may compile.
         candidates: From ``candidates_for``. A single one is returned without measuring anything.
         budget_s: Seconds after which no further candidate is started, without compilation time.
         device: A CUDA device is synchronised around each measurement.

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from rollmill.envs.config import EnvConfig
-from rollmill.envs.trust import is_built_in, wrapping_code
+from rollmill.envs.trust import INSTALLED_WADS, is_built_in, wrapping_code
 from rollmill.runtime.signed_files import read_signed, require_trust
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import coerce
-from rollmill.settings.options import full_keys
+from rollmill.settings.options import apply, full_keys
 from rollmill.settings.regime_config import AsyncConfig
 from rollmill.tuning.model import Allocation, Workload
 from rollmill.tuning.search import Space
@@ -136,7 +136,10 @@ def read_settings(path: Path | str, *, trust: bool = False) -> dict[str, Any]:
     return settings
 
 
-_NAMING_CODE = ("env", "env.name", "env.tasks", "env.imports", "env.kwargs", "env.dmlab", "env.dmlab.level_cache")
+_NAMING_CODE = (
+    *("env", "env.name", "env.tasks", "env.imports", "env.kwargs", "env.vizdoom", "env.vizdoom.wad"),
+    *("env.dmlab", "env.dmlab.level_cache", "env.dmlab.dataset_path"),
+)
 
 
 def _names(key: str, value: object) -> tuple[str, ...]:
@@ -144,13 +147,20 @@ def _names(key: str, value: object) -> tuple[str, ...]:
 
 
 def _named_code(settings: Mapping[str, Any]) -> str:
-    """A description of the first setting that names code; empty if none does."""
-    for key, value in full_keys(Config(env=EnvConfig(name="any")), settings).items():
+    """A description of the first setting that names code, or sends the run elsewhere; empty if none does."""
+    shape = Config(env=EnvConfig(name="any"))
+    full = full_keys(shape, settings)
+    of_trackers = {key: value for key, value in full.items() if key.partition(".")[0] in ("tracker", "tracking")}
+    if services := apply(shape, of_trackers).tracking.reports_to:
+        return f"it reports the run to a service ({services})"
+    for key, value in full.items():
         is_argument = key.startswith("env.kwargs.")
         if is_argument and (value is None or isinstance(value, bool | int | float)):
             continue
         if key == "env.wrappers" and (reason := wrapping_code(str(value))):
             return reason
+        if key == "env.vizdoom.wad" and value in INSTALLED_WADS:
+            continue
         if key == "env.tasks" and all(map(is_built_in, _names(key, value))):
             continue
         if is_argument or key in _NAMING_CODE:
