@@ -26,7 +26,9 @@ from rollmill.envs.errors import (
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.registry import register_env
+from rollmill.envs.repeating import repeats
 from rollmill.envs.spaces import ObservationCodec, action_spec
+from rollmill.envs.vector_group import VectorGroup
 from rollmill.envs.views import ObservationView, OutcomeView
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
@@ -277,6 +279,56 @@ def test_invalid_rewards_of_a_vector_raise(rewards: Any) -> None:
         InvalidReward, match=r"of test/odd vector gave the reward|test/odd vector gave rewards of shape"
     ):
         group.step(np.zeros((3, 1), np.int32), None, view, outcome)
+
+
+class Integers(OddVector):
+    """Says 0 and 1 where others say False and True."""
+
+    def step(self, actions: Any) -> Any:
+        observation, rewards, _, _, info = super().step(actions)
+        return observation, rewards, np.array([0, 1, 0]), [0.0, 0.0, 1.0], info
+
+
+def test_ends_may_be_integers() -> None:
+    register_env("test/integers", Integers, vector=True)
+    vector = EnvConfig(name="test/integers", kwargs={"rewards": np.zeros(3)})
+    view, outcome = arrays(probe(vector), 3)
+    group = make_group(vector, 3, [0, 1, 2])
+    group.reset(view)
+    group.step(np.zeros((3, 1), np.int32), None, view, outcome)
+    assert outcome.terminated.tolist() == [False, True, False]
+    assert outcome.truncated.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(("given", "mode"), [("SAME_STEP", "same_step"), ("Disabled", "disabled"), ("soon", None)])
+def test_a_mode_of_autoreset_may_be_a_name(given: str, mode: str | None) -> None:
+    class Named(OddVector):
+        def __init__(self, num_envs: int) -> None:
+            super().__init__(num_envs, np.zeros(num_envs))
+            self.metadata = {"autoreset_mode": given}
+
+    if mode is None:
+        with pytest.raises(UnsupportedSpace, match=r"is 'soon': .* which are NEXT_STEP, SAME_STEP, DISABLED"):
+            VectorGroup(lambda seeds: Named(len(seeds)), seeds=[0, 1])
+    else:
+        assert VectorGroup(lambda seeds: Named(len(seeds)), seeds=[0, 1])._mode == mode
+
+
+def test_an_action_space_that_is_made_anew_each_time_does_not_hide_that_an_environment_repeats() -> None:
+    class Anew(gymnasium.Env[Any, Any]):
+        observation_space = BOX
+
+        @property
+        def action_space(self) -> Any:
+            return spaces.Box(-1, 1, (2,), np.float32)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.asarray(action, np.float32), 0.0, False, False, {}
+
+    assert repeats(Anew())
 
 
 class Wide(OddVector):

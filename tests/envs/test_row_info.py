@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.envs.agent_games import AGENTS, Crowd, Rounds, choose
 
@@ -83,6 +84,33 @@ def test_entries_belong_to_their_transition(kind: str, harness: Any) -> None:
     group.close()
     assert ends > 30
     assert counted > 150
+
+
+class OneStep(gymnasium.Env[Any, Any]):
+    """Each episode is one step, and only steps tell terms."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        return np.zeros(3, np.float32), 1.0, True, False, {"reward_terms": {"one": 1.0, "twice": 2.0}}
+
+
+def test_terms_of_episodes_that_all_end_at_once_are_those_of_the_last_step() -> None:
+    group = VectorGroup(
+        lambda seeds: SyncVectorEnv([OneStep] * len(seeds), autoreset_mode=AutoresetMode.SAME_STEP),
+        seeds=[0, 1],
+        reward_terms=TERMS,
+    )
+    into = ObservationView({"obs": np.zeros((2, 3), np.float32)}, None, np.zeros(2, bool))
+    group.reset(into)
+    for _ in range(3):
+        outcome = outcome_of(2)
+        group.step(np.zeros((2, 1), np.int32), None, into, outcome)
+        np.testing.assert_array_equal(outcome.reward_terms, [[1.0, 2.0]] * 2)
+    group.close()
 
 
 def test_entries_of_agents_belong_to_their_rows() -> None:

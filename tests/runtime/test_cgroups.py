@@ -86,6 +86,10 @@ def test_version_1_in_a_container_that_sees_the_hosts_path(tmp_path: Path) -> No
     assert cgroups.available_memory(root) == 500_000_000
     assert cgroups.cpu_quota(root) == 0.5
     assert cgroups.oom_kills(root) == 2
+    # In a hybrid hierarchy, the second version has no controllers, and comes first.
+    mounts = root / "proc/self/mountinfo"
+    mounts.write_text("29 30 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n" + mounts.read_text())
+    assert cgroups.oom_kills(root) == 2
 
 
 def test_version_1_says_unlimited_with_large_and_negative_numbers(tmp_path: Path) -> None:

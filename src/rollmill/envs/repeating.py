@@ -38,15 +38,16 @@ def repeats(env: Any) -> bool | None:
 
 
 def _play(env: Any, deadline: float) -> list[Any]:
-    env.action_space.seed(0)
+    space = env.action_space  # A property may make a new one each time.
+    space.seed(0)
     seen = [copy.deepcopy(env.reset(seed=0)[0])]
     for _ in range(_STEPS):
         if time.monotonic() > deadline:
             break
-        action = env.action_space.sample()
+        action = space.sample()
         # In training a choice is a Python integer, too.
         observation, reward, terminated, truncated, _ = env.step(
-            int(action) if isinstance(env.action_space, spaces.Discrete) else action
+            int(action) if isinstance(space, spaces.Discrete) else action
         )
         seen.append(copy.deepcopy((observation, reward, terminated, truncated)))
         if terminated or truncated:

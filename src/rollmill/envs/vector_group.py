@@ -167,8 +167,9 @@ class VectorGroup:
             self._write_row_info(info, outcome, np.logical_or(terminated, truncated))
         self._checks.write_batch(observation, into, self._clock)
         self._checks.reward_batch(reward, outcome.reward, self._clock)
-        np.copyto(outcome.terminated, terminated)
-        np.copyto(outcome.truncated, truncated)
+        # Some simulators give 0 and 1.
+        np.copyto(outcome.terminated, terminated, casting="unsafe")
+        np.copyto(outcome.truncated, truncated, casting="unsafe")
         np.logical_not(masked, out=outcome.valid)
         np.copyto(into.reset, masked)
         outcome.episode_return.fill(np.nan)
@@ -271,9 +272,13 @@ class VectorGroup:
 
     def _write_row_info(self, info: Any, outcome: OutcomeView, ended: Array) -> None:
         self._row_info.clear(outcome)
-        self._row_info.write_rows(info, outcome)
         # With SAME_STEP the present entries of ended rows are those of the next episode's reset.
-        if self._mode == "same_step" and isinstance(final := info.get("final_info"), dict):
+        final = info.get("final_info") if self._mode == "same_step" else None
+        if not isinstance(final, dict):
+            self._row_info.write_rows(info, outcome)
+        else:
+            if not ended.all():
+                self._row_info.write_rows(info, outcome)
             self._row_info.write_rows(final, outcome, only=ended)
         self._row_info.clear(outcome, self._masked)
 
@@ -357,8 +362,16 @@ class VectorGroup:
 
 def _autoreset_mode(env: Any) -> str:
     mode = getattr(env, "metadata", {}).get("autoreset_mode")
-    # Gymnasium 1.0's vectors without the entry use its default, NEXT_STEP.
-    return "next_step" if mode is None else _MODES[getattr(mode, "value", mode)]
+    if mode is None:  # Gymnasium 1.0's vectors without the entry use its default, NEXT_STEP.
+        return "next_step"
+    given = str(getattr(mode, "name", mode))
+    for known, own in _MODES.items():
+        if given in (known, own, own.upper()):
+            return own
+    raise UnsupportedSpace(
+        f"metadata['autoreset_mode'] is {mode!r}: give one of gymnasium.vector.AutoresetMode, which are "
+        f"{', '.join(own.upper() for own in _MODES.values())}"
+    )
 
 
 def _row_of(batch: Any, row: int) -> Any:

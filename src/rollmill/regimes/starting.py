@@ -27,6 +27,7 @@ from rollmill.settings.value_checks import ConfigError
 _REGIMES = {"async": asynchronous, "lockstep": lockstep, "replay": replay}
 
 _POLL_S = 0.25
+# For the environment of one task, unless steps may take longer.
 _PROBE_TIMEOUT_S = 300.0
 
 
@@ -56,7 +57,11 @@ def probe(
     """
     user_code = UserCode.of_this_process(config)
     handle = supervisor.start("probe", probing.probe, config, user_code, run_dir, ranks, trust)
-    deadline = time.monotonic() + _PROBE_TIMEOUT_S
+    # Tasks are tried one after the other, and ranks wait for each other.
+    timeout_s = max(_PROBE_TIMEOUT_S, config.rollout.step_timeout_s) * max(1, len(config.env.tasks))
+    if ranks is not None and not ranks.is_alone:
+        timeout_s += config.distributed.timeout_s
+    deadline = time.monotonic() + timeout_s
     limits = HangLimits(config)
     found: Probed | None = None
     while time.monotonic() < deadline:
@@ -78,7 +83,10 @@ def probe(
                     raise exited_early(event).error()
                 return found
     stacks = supervisor.stacks(handle)
-    late = f"{handle} did not build, try and close an environment within {_PROBE_TIMEOUT_S:.0f} s."
+    late = (
+        f"{handle} did not build, try and close an environment of each task within {timeout_s:.0f} s: a larger "
+        "rollout.step_timeout_s gives it more."
+    )
     raise Failed(handle, late, stacks).error()
 
 

@@ -64,7 +64,9 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 def oom_kills(root: Path = Path("/")) -> int:
     """How many processes of this process's memory group the out-of-memory killer has killed; 0 if unknown."""
     for folder, version in _folders("memory", root):
-        return _field(folder / ("memory.events" if version == 2 else "memory.oom_control"), "oom_kill")
+        # In a hybrid hierarchy, the second version's folders have no such file.
+        if (path := folder / ("memory.events" if version == 2 else "memory.oom_control")).is_file():
+            return _field(path, "oom_kill")
     return 0
 
 

@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -302,9 +303,10 @@ def _folder_for_socket() -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(descriptor)
-        os.rmdir(folder)
         if before is None:
             del config["tempdir"]
         else:
             config["tempdir"] = before
+        os.close(descriptor)
+        # A server that could not be started leaves its socket.
+        shutil.rmtree(folder, ignore_errors=True)
