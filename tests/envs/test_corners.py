@@ -314,8 +314,8 @@ def test_a_mode_of_autoreset_may_be_a_name(given: str, mode: str | None) -> None
         assert VectorGroup(lambda seeds: Named(len(seeds)), seeds=[0, 1])._mode == mode
 
 
-def test_an_action_space_that_is_made_anew_each_time_does_not_hide_that_an_environment_repeats() -> None:
-    class Anew(gymnasium.Env[Any, Any]):
+def test_an_environment_that_makes_a_new_action_space_for_each_access_repeats() -> None:
+    class NewSpaces(gymnasium.Env[Any, Any]):
         observation_space = BOX
 
         @property
@@ -328,7 +328,7 @@ def test_an_action_space_that_is_made_anew_each_time_does_not_hide_that_an_envir
         def step(self, action: Any) -> Any:
             return np.asarray(action, np.float32), 0.0, False, False, {}
 
-    assert repeats(Anew())
+    assert repeats(NewSpaces())
 
 
 class Wide(OddVector):

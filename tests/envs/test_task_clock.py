@@ -49,6 +49,7 @@ def test_a_task_that_cannot_go_on_is_not_waited_for(last: float, parked: list[bo
     # Groups 1 and 3 have the last task.
     groups = np.array([False, parked[0], False, parked[1]])
     with pytest.MonkeyPatch.context() as patch:
+        # In place of the module `time`, as above: other threads may call the module's own sleep().
         patch.setattr(task_clock, "time", SimpleNamespace(sleep=paused.append))
         TaskClock(np.array([[9.0, last]]), 0, equal=True, parked=groups).pause(0)
     assert bool(paused) == pauses
