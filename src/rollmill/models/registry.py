@@ -38,11 +38,6 @@ def register_model(name: str, factory: ModelFactory) -> None:
     MODELS.register(name, factory)
 
 
-def is_users(config: ModelConfig) -> bool:
-    """Whether ``config`` names a model or an encoder that the user registered in this process."""
-    return MODELS.is_registered(config.model) or ENCODERS.is_registered(config.encoder)
-
-
 def is_known(config: ModelConfig) -> bool:
     """Whether the model and the encoder that ``config`` names are built in or registered."""
     return config.model in MODELS and config.encoder in ENCODERS
