@@ -78,7 +78,17 @@ def missing_modules(extra: str) -> tuple[str, ...]:
     Args:
         extra: A name in :data:`EXTRAS`.
     """
-    return tuple(module for module in MODULES[extra] if find_spec(module) is None)
+    return tuple(module for module in MODULES[extra] if not can_import(module))
+
+
+def can_import(module: str) -> bool:
+    """Whether a module or package is installed. A mere folder of this name, without ``__init__.py``, is not one.
+
+    Args:
+        module: Of the top level.
+    """
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def check_extra(extra: str, purpose: str) -> None:

@@ -111,7 +111,8 @@ def test_threads_that_a_variable_binds_are_a_warning(monkeypatch: pytest.MonkeyP
     assert found.advice.startswith("unset OMP_PROC_BIND")
 
 
-def test_a_gpu_is_absent_unusable_or_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_absent_hidden_unusable_or_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert machine.check_gpu(tmp_path) == Finding("GPU", "ok", "none with a driver: networks are computed on the CPU")
     version = tmp_path / "proc/driver/nvidia/version"
@@ -127,6 +128,9 @@ def test_a_gpu_is_absent_unusable_or_there(tmp_path: Path, monkeypatch: pytest.M
     unusable = machine.check_gpu(tmp_path)
     assert unusable.state == "warning"
     assert unusable.found == "driver 535.54.03, which PyTorch's CUDA 13.0 cannot use"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    hidden = machine.check_gpu(tmp_path)
+    assert (hidden.state, hidden.found.partition(":")[0]) == ("ok", "hidden by CUDA_VISIBLE_DEVICES='-1'")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"card {index}")

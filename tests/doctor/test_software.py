@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -37,6 +38,13 @@ def test_rollmill_says_where_it_is_and_whether_its_native_part_loads(monkeypatch
     broken = software.check_rollmill()
     assert broken.state == "problem"
     assert "the native module does not load" in broken.found
+
+
+def test_the_command_runs_although_the_native_module_does_not_load(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['rollmill.native'] = None; from rollmill.cli import main; main(['doctor'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "the native module does not load" in done.stdout
+    assert done.stderr == ""
 
 
 def test_all_hard_dependencies_are_checked() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+from pathlib import Path
 
 import pytest
 
@@ -24,17 +25,25 @@ def test_an_unknown_tracker_is_refused_before_the_run() -> None:
 
 @pytest.mark.parametrize(("name", "command"), [("wandb", "wandb"), ("mlflow", "mlflow-skinny"), ("trackio", "trackio")])
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, name: str, command: str) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr("rollmill.tracking.registry.find_spec", lambda given: None if given == name else found(given))
+    monkeypatch.setattr("rollmill.tracking.registry.can_import", lambda given: given != name)
     with pytest.raises(TrackerNotInstalledError, match=f"tracker='{name}' needs .*: pip install {command}, or omit"):
         check_trackers(TrackingConfig(trackers=(name,)))
     assert not is_installed(name)
 
 
 def test_the_default_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollmill.tracking.registry.find_spec", lambda given: None)
+    monkeypatch.setattr("rollmill.tracking.registry.can_import", lambda given: False)
     check_trackers(TrackingConfig())
     check_trackers(TrackingConfig(trackers=None))
+
+
+def test_a_mere_folder_of_its_name_is_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "some_service" / "logs").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not is_installed("some_service")
+    (tmp_path / "some_service" / "__init__.py").touch()
+    importlib.invalidate_caches()
+    assert is_installed("some_service")
 
 
 def test_a_registered_tracker_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

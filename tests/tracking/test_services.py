@@ -101,6 +101,40 @@ def test_settings_that_a_resumed_run_changes_are_tags_in_mlflow(tmp_path: Path) 
     assert data.tags["group"] == "seeds"
     assert data.params["seed"] == "None"
     assert data.params["env/_x_"] == "1"
+    MlflowTracker(replace(run, resume_id=first.id))
+    assert mlflow.MlflowClient().get_run(first.id).data.tags["resumed.seed"] == "None", "changed back"
+
+
+def test_a_resume_at_another_store_of_mlflow_begins_a_run_there(tmp_path: Path) -> None:
+    require("mlflow")
+    run = tracked(tmp_path)
+    first = MlflowTracker(run)
+    elsewhere = replace(run.settings, mlflow_uri=f"sqlite:///{tmp_path / 'other.db'}")
+    second = MlflowTracker(replace(run, resume_id=first.id, settings=elsewhere))
+    second.log({"agent_steps": 1, "x": 1.0}, 1, None)
+    second.finish("total_steps")
+    assert second.id != first.id
+    assert f"a new one: run {first.id} is not there" in second.place
+
+
+def test_names_that_a_service_does_not_allow_are_changed(tmp_path: Path) -> None:
+    require("mlflow")
+    require("wandb")
+    import mlflow
+
+    run = tracked(tmp_path)
+    first = MlflowTracker(run)
+    long = "evaluation/against/" + "x" * 300
+    first.log({"agent_steps": 1, f"{long}a": 1.0, f"{long}b": 3.0, "..env/x": 2.0}, 1, None)
+    metrics = mlflow.MlflowClient().get_run(str(first.id)).data.metrics
+    assert metrics["env/x"] == 2.0
+    assert sorted(value for name, value in metrics.items() if name.startswith("evaluation/against/xxx")) == [1.0, 3.0]
+    second = WandbTracker(run)
+    second.log({"agent_steps": 1, "env/a*b": 1.0, "env/*": 2.0}, 1, None)
+    second.finish("total_steps")
+    kept = KEPT["wandb"](tmp_path, str(second.id), run.settings.project)
+    assert kept.points("env/a_b") == [(1, 1.0)]
+    assert kept.points("env/_") == [(1, 2.0)]
 
 
 def test_weights_and_biases_never_asks_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +158,7 @@ def test_a_run_of_the_users_own_code_is_used_and_not_finished(tmp_path: Path) ->
     tracker.log({"agent_steps": 1, "x": 2.0}, 1, None)
     tracker.finish("total_steps")
     assert wandb.run is own
+    assert own.config["learner.epochs"] == 2
     own.finish()
     wandb.teardown()
     assert KEPT["wandb"](tmp_path, own.id, "own").points("x") == [(1, 2.0)]

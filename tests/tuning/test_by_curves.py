@@ -161,6 +161,28 @@ def test_curves_that_tune_has_written_give_an_allocation_that_is_as_fast_as_they
     assert tuning.allocation.num_envs == best.allocation.num_envs
 
 
+def test_curves_that_tune_has_written_contain_the_update_interval() -> None:
+    # A robot's preset leaves the epochs to the observations, which curves do not know.
+    preset = "gym/MountainCarContinuous-v0"
+    unknown = tune(preset, curves=CURVES)
+    assert "learner.epochs='auto' was taken as the number for pictures" in unknown.describe()
+    known = replace(CURVES, update_interval=unknown.update_interval / 2)
+    tuning = tune(preset, curves=Curves.from_json(known.to_json()))
+    assert tuning.update_interval == unknown.update_interval / 2
+    assert "learner.epochs" not in tuning.describe()
+    assert tune(preset, curves=known, **{"learner.epochs": 1}).update_interval == 4 * unknown.update_interval
+    with pytest.raises(CurveError, match="update_interval=0: give agent steps"):
+        replace(CURVES, update_interval=0)
+
+
+def test_policies_have_an_environment_each_whatever_the_curves_were_measured_with() -> None:
+    measured = replace(CURVES, num_envs=1, envs_per_group=1)
+    given = {"population.policies": 4}
+    tuning = tune("gym/CartPole-v1", algo="dqn", curves=measured, **given)
+    assert tuning.allocation.num_envs >= 4
+    assert tuning.allocation.learner_cores == 1, "several learners share one policy"
+
+
 def test_curves_of_unknown_division_say_so() -> None:
     assert "the curves do not say how many of the actors' cores" in tune("gym/CartPole-v1", curves=CURVES).describe()
     divided = replace(CURVES, policy_workers=tuple(max(1, x // 4) for x in range(1, 17)))

@@ -31,6 +31,8 @@ from rollmill.tuning.tune import tune
 
 pytestmark = pytest.mark.usefixtures("sixteen_cores")
 
+_TASKS = "gym/CartPole-v1,gym/Acrobot-v1,gym/MountainCar-v0"
+
 
 @pytest.mark.parametrize(
     ("preset", "algo", "given"),
@@ -42,6 +44,10 @@ pytestmark = pytest.mark.usefixtures("sixteen_cores")
         ("gym/CartPole-v1", "dqn", {}),
         ("gym/CartPole-v1", "dqn", {"num_envs": 4, "learner.threads": 2}),
         ("gym/CartPole-v1", "dqn", {"learner.num_learners": 3, "learner.max_staleness": 2}),
+        (_TASKS, None, {}),
+        (_TASKS, None, {"task_share": "compute"}),
+        (_TASKS, None, {"population.policies": 2}),
+        ("envpool/ConnectFour-v1", "dqn", {"population.policies": 2}),
     ],
 )
 def test_every_allocation_is_a_configuration_that_keeps_what_was_given(

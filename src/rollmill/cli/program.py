@@ -37,7 +37,6 @@ from rollmill.cli import (
     watch,
 )
 from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Command, split_overrides
-from rollmill.cli.settings_help import settings_help
 from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
 from rollmill.settings.option_values import OptionError, UnknownSettingError
 from rollmill.settings.options import parse_overrides
@@ -136,6 +135,9 @@ def _dispatch(argv: list[str]) -> int:
     known, overrides = split_overrides(argv[1:], command.options)
     asked = set(known) & ({"-h", "--help", "--help-all"} if command.takes_settings else set())
     if asked:
+        # Not at the top: it needs the native module, and `rollmill doctor` tells why that does not load.
+        from rollmill.cli.settings_help import settings_help
+
         command.parser.print_help()
         print(settings_help(command, [word for word in known if word not in asked], overrides, "--help-all" in asked))
         return 0

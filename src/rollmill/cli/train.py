@@ -93,9 +93,9 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     for name in ("total_steps", "seed"):
         if getattr(arguments, name) is not None:
             overrides[name] = getattr(arguments, name)
+    callbacks = make_callbacks(arguments.callbacks or ())
     if arguments.tune:
         overrides = _tuned(arguments, overrides, ranks=Ranks.of_this_process())
-    callbacks = make_callbacks(arguments.callbacks or ())
     done = api.train(
         arguments.preset,
         run_dir=arguments.run_dir,
@@ -129,7 +129,9 @@ def _find_resumed(arguments: argparse.Namespace) -> None:
 
 def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: Ranks) -> dict[str, Any]:
     """The settings with which ``train --tune`` trains."""
+    from rollmill import api
     from rollmill.settings.run_config import refuse_a_run_in
+    from rollmill.settings.run_plan import check_packages
     from rollmill.tuning.tune import tune
 
     if arguments.resume:
@@ -141,8 +143,10 @@ def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: R
         )
     if arguments.preset is None:
         raise OptionError("--tune needs a preset: name what to train")
+    # Before a minute of tuning.
     if arguments.run_dir is not None:
-        refuse_a_run_in(arguments.run_dir)  # Before a minute of tuning.
+        refuse_a_run_in(arguments.run_dir)
+    check_packages(api.make_config(arguments.preset, overrides, algo=arguments.algo, protocol=arguments.protocol))
     tuning = tune(
         arguments.preset,
         algo=arguments.algo,

@@ -145,6 +145,9 @@ def check_gpu(root: Path = _ROOT) -> Finding:
         return Finding("GPU", "ok", f"{names}; driver {driver or 'unknown'}, CUDA {torch.version.cuda}")
     if driver is None:
         return Finding("GPU", "ok", "none with a driver: networks are computed on the CPU")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return Finding("GPU", "ok", f"hidden by CUDA_VISIBLE_DEVICES={visible!r}: networks are computed on the CPU")
     if torch.version.cuda is None:
         found = f"driver {driver}, but PyTorch {torch.__version__} is built without CUDA"
         return Finding("GPU", "warning", found, "install PyTorch with CUDA: https://pytorch.org/get-started/locally/")

@@ -96,11 +96,7 @@ def plan_run(
             )
         settings = new_config(preset, given, algo=algo, protocol=protocol)
     settings.resolved(ranks.world_size)
-    check_trackers(settings.tracking)
-    if settings.eval_video is not None and find_spec("imageio_ffmpeg") is None:
-        raise ConfigError(
-            f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."
-        )
+    check_packages(settings)
     to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
     if run_dir is None:
         assert preset is not None
@@ -109,3 +105,18 @@ def plan_run(
         run_dir = directory_of_launcher(preset)
     make_directory(Path(run_dir), is_new=False)
     return RunPlan(Path(run_dir), settings, resume)
+
+
+def check_packages(settings: Config) -> None:
+    """Check that what a run needs besides its environment is installed: trackers, and ffmpeg for videos.
+
+    Raises:
+        UnknownTrackerError: No tracker has one of the names.
+        TrackerNotInstalledError: The package of one is missing.
+        ConfigError: ffmpeg is missing.
+    """
+    check_trackers(settings.tracking)
+    if settings.eval_video is not None and find_spec("imageio_ffmpeg") is None:
+        raise ConfigError(
+            f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."
+        )

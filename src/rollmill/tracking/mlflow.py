@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from rollmill.tracking.base import FileKind, TrackedRun, file_name, under_policy
 
@@ -15,7 +16,9 @@ from rollmill.tracking.base import FileKind, TrackedRun, file_name, under_policy
 _MOST_METRICS = 1000
 _MOST_PARAMS = 100
 _LONGEST_VALUE = 6000
+_LONGEST_NAME = 250
 _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
+_NOT_FOUND = "RESOURCE_DOES_NOT_EXIST"
 _STATUS = {"failure": "FAILED", "signal": "KILLED", "caller": "KILLED"}
 
 
@@ -35,20 +38,33 @@ class MlflowTracker:
 
     def __init__(self, run: TrackedRun) -> None:
         mlflow: Any = importlib.import_module("mlflow")
+        self._exceptions: Any = importlib.import_module("mlflow.exceptions")
         self._entities: Any = importlib.import_module("mlflow.entities")
-        settings = run.settings
-        self._client = mlflow.MlflowClient(tracking_uri=settings.mlflow_uri)
-        if run.resume_id is not None:
-            self._id = run.resume_id
-            self._client.update_run(self._id, status="RUNNING")
-        else:
-            tags = dict.fromkeys(map(_key, settings.tags), "true")
-            tags |= {"group": settings.group} if settings.group else {}
-            made = self._client.create_run(self._experiment(settings.project), run_name=run.name, tags=tags)
-            self._id = made.info.run_id
+        self._client = mlflow.MlflowClient(tracking_uri=run.settings.mlflow_uri)
+        is_known = run.resume_id is not None and self._continue(run.resume_id)
+        self._id = str(run.resume_id) if is_known else self._begin(run)
         self.id = self._id
-        self.place = f"run {self._id} of the experiment {settings.project!r} in {self._client.tracking_uri}"
+        self.place = f"run {self._id} of the experiment {run.settings.project!r} in {self._client.tracking_uri}"
+        if run.resume_id is not None and not is_known:
+            self.place += f", a new one: run {run.resume_id} is not there"
         self._log_config(run)
+
+    def _continue(self, id: str) -> bool:
+        """Continue a run; False if this store does not have it."""
+        try:
+            self._client.update_run(id, status="RUNNING")
+        except self._exceptions.MlflowException as error:
+            if error.error_code != _NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def _begin(self, run: TrackedRun) -> str:
+        settings = run.settings
+        tags = dict.fromkeys(map(_key, settings.tags), "true")
+        tags |= {"group": settings.group} if settings.group else {}
+        made = self._client.create_run(self._experiment(settings.project), run_name=run.name, tags=tags)
+        return str(made.info.run_id)
 
     def log(self, numbers: Mapping[str, float], agent_steps: int, policy: str | None) -> None:
         """Log a row, at its agent steps."""
@@ -78,10 +94,12 @@ class MlflowTracker:
     def _log_config(self, run: TrackedRun) -> None:
         """Log the settings as parameters, which cannot change: those that a resumed run has changed become tags."""
         wanted = {_key(name): str(value)[:_LONGEST_VALUE] for name, value in run.config.items()}
-        known = self._client.get_run(self._id).data.params if run.resume_id is not None else {}
-        changed = {name: value for name, value in wanted.items() if known.get(name, value) != value}
-        for name, value in changed.items():
-            self._client.set_tag(self._id, f"resumed.{name}", value)
+        data = self._client.get_run(self._id).data
+        known, tags = data.params, data.tags
+        for name, value in wanted.items():
+            tag = f"resumed.{name}"
+            if tags.get(tag, known.get(name, value)) != value:
+                self._client.set_tag(self._id, tag, value)
         params = [self._entities.Param(name, value) for name, value in wanted.items() if name not in known]
         for start in range(0, len(params), _MOST_PARAMS):
             self._log_batch(params=params[start : start + _MOST_PARAMS])
@@ -92,6 +110,9 @@ class MlflowTracker:
 
 def _key(name: str) -> str:
     """A name with the characters that MLflow allows; slashes divide it as they divide a path."""
-    name = _NOT_ALLOWED.sub("_", name)
+    name = _NOT_ALLOWED.sub("_", name).lstrip(".")
+    if len(name) > _LONGEST_NAME:  # The end tells names apart that begin alike.
+        end = f"{crc32(name.encode()):08x}"
+        name = f"{name[: _LONGEST_NAME - len(end)]}{end}"
     is_path = all(part.strip(".") for part in name.split("/"))
     return name if is_path else name.replace("/", "_").lstrip(".") or "_"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-from rollmill.extras import install_command
+from rollmill.extras import can_import, install_command
 from rollmill.runtime.definitions import Registry
 from rollmill.settings.value_checks import ConfigError
 from rollmill.tracking.base import TrackedRun, Tracker, TrackerFactory
@@ -87,4 +85,4 @@ def check_trackers(config: TrackingConfig) -> None:
 
 def is_installed(name: str) -> bool:
     """Whether the package of a tracker can be imported; the user's own need none."""
-    return TRACKERS.is_registered(name) or find_spec(name) is not None
+    return TRACKERS.is_registered(name) or can_import(name)

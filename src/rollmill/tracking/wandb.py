@@ -33,13 +33,27 @@ class WandbTracker:
 
     def __init__(self, run: TrackedRun) -> None:
         self._wandb: Any = importlib.import_module("wandb")
-        settings = run.settings
         # Without this, `init` would ask for a key on the terminal, where the display is.
         if self._wandb.setup().settings.mode == "online" and not self._wandb.login(prompt=False, verify=False):
             raise RuntimeError("no login was found: run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline")
-        # A run that the user's own code has begun is used, and left to that code to finish.
+        # A run that the user's own code has begun is used, and left to that code to finish. In a notebook, `init`
+        # would finish it.
         self._is_own = self._wandb.run is None
-        self._run = self._wandb.init(
+        if self._is_own:
+            self._run = self._begin(run)
+        else:
+            self._run = self._wandb.run
+            self._run.config.update(dict(run.config), allow_val_change=True)
+        self.id = str(self._run.id)
+        if self._run.offline:
+            self.place = f"offline run in {Path(self._run.dir).parent}; `wandb sync` sends it"
+        else:
+            self.place = str(self._run.url)
+        self._defined: set[str] = set()
+
+    def _begin(self, run: TrackedRun) -> Any:
+        settings = run.settings
+        return self._wandb.init(
             project=settings.project,
             entity=settings.wandb_entity,
             name=run.name,
@@ -50,20 +64,19 @@ class WandbTracker:
             id=run.resume_id,
             resume="allow" if run.resume_id else None,
             allow_val_change=True,  # A resumed run may have other settings.
-            # The console belongs to the display.
-            settings=self._wandb.Settings(console="off", silent=True),
+            settings=self._wandb.Settings(
+                console="off",  # It belongs to the display.
+                silent=True,
+                # At the end of the run, and after Ctrl-C at the interpreter's exit; by default until all is sent.
+                finish_timeout=settings.call_timeout_s,
+            ),
         )
-        self.id = str(self._run.id)
-        if self._run.offline:
-            self.place = f"offline run in {Path(self._run.dir).parent}; `wandb sync` sends it"
-        else:
-            self.place = str(self._run.url)
-        self._defined: set[str] = set()
 
     def log(self, numbers: Mapping[str, float], agent_steps: int, policy: str | None) -> None:
         """Log a row."""
         axis = _AXIS if _AXIS in numbers else _EVALUATION_AXIS
-        row = {**numbers, axis: agent_steps}
+        # An asterisk in a name would define a pattern.
+        row = {name.replace("*", "_"): value for name, value in numbers.items()} | {axis: agent_steps}
         row, axis = dict(under_policy(row, policy)), axis if policy is None else f"policy/{policy}/{axis}"
         row[axis] = agent_steps
         for name in row.keys() - self._defined - {axis}:

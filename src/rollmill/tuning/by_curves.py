@@ -53,6 +53,16 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
             "curves; tune without --curves, or with lag=1."
         )
     workload = workload_of(config, None)
+    notes: tuple[str, ...] = ()
+    if not config.in_replay and config.on_policy.epochs == "auto":
+        # Only a run knows the epochs, by its observations.
+        if curves.update_interval is not None:
+            workload = replace(workload, update_interval=curves.update_interval)
+        else:
+            notes += (
+                "learner.epochs='auto' was taken as the number for pictures, since the curves have no update_interval; "
+                "give --learner.epochs for another",
+            )
     interval = workload.update_interval
     # Whether a registered algorithm supports several learners is only known once it is built.
     is_own = config.in_replay and config.algorithm_name not in OFF_POLICY_ALGORITHMS
@@ -69,7 +79,7 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
     space = _divided(space, curves)
     chosen = _choose(curves, interval, space)
     solution = _solution(curves, interval, chosen)
-    notes = _other_division(curves, chosen)
+    notes += _other_division(curves, chosen)
     if curves.policy_workers is None and len(space.policy_workers) > 1:
         notes += (
             "the curves do not say how many of the actors' cores had policy workers, so it is the preset's number; the "
@@ -110,7 +120,7 @@ def _divided(space: Space, curves: Curves) -> Space:
     if curves.envs_per_group is not None and len(space.envs_per_group) > 1:
         space = replace(space, envs_per_group=(curves.envs_per_group,))
     if curves.num_envs is not None and not space.num_envs:
-        count = min(curves.num_envs, space.most_envs)
+        count = max(space.least_envs, min(curves.num_envs, space.most_envs))
         # Sizes that divide the number of environments; if none does, reduce that number to a multiple of the size.
         sizes = tuple(size for size in space.envs_per_group if count % size == 0) or space.envs_per_group[:1]
         space = replace(space, envs_per_group=sizes, num_envs=(max(sizes[0], count // sizes[0] * sizes[0]),))

@@ -26,6 +26,7 @@ import numpy as np
 _SMALLEST, LARGEST = 1e-6, 1e12
 _MOST_CORES = 65_536
 _ACTORS, _LEARNERS = "agent_steps_per_second", "sgd_steps_per_second"
+_INTERVAL = "update_interval"
 _DIVISION = ("policy_workers", "num_envs", "envs_per_group")
 
 
@@ -168,6 +169,8 @@ class Curves:
         policy_workers: How many of the actors' cores had them at each point of ``actors``; None if that is not known.
         num_envs: Environments with which ``actors`` were measured; likewise.
         envs_per_group: Likewise.
+        update_interval: Agent steps for each SGD step of ``learners``, with the minibatch that they were measured
+            with; likewise.
     """
 
     cores: int
@@ -176,6 +179,7 @@ class Curves:
     policy_workers: tuple[int, ...] | None = None
     num_envs: int | None = None
     envs_per_group: int | None = None
+    update_interval: float | None = None
 
     def __post_init__(self) -> None:
         """Refuses a machine without cores, and actors that are divided as none can be.
@@ -189,6 +193,10 @@ class Curves:
             for value in values if isinstance(values, tuple) else () if values is None else (values,):
                 if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_CORES:
                     raise CurveError(f"actors.{name} has {value!r}: give whole numbers from 1 to {_MOST_CORES}.")
+        if (interval := self.update_interval) is not None and not (
+            isinstance(interval, int | float) and not isinstance(interval, bool) and 0 < interval <= LARGEST
+        ):
+            raise CurveError(f"update_interval={interval!r}: give agent steps for each SGD step, a number above 0.")
         if self.policy_workers is not None and len(self.policy_workers) != len(self.actors.cores):
             raise CurveError(
                 f"actors.policy_workers has {len(self.policy_workers)} numbers, and there are "
@@ -214,6 +222,7 @@ class Curves:
             "cores": self.cores,
             "actors": {"cores": list(self.actors.cores), _ACTORS: list(self.actors.rates), **division},
             "learners": {"cores": list(self.learners.cores), _LEARNERS: list(self.learners.rates)},
+            **({} if self.update_interval is None else {_INTERVAL: self.update_interval}),
         }
 
     @classmethod
@@ -223,7 +232,8 @@ class Curves:
         Args:
             data: ``{"cores": M, "actors": {"cores": [...], "agent_steps_per_second": [...]}, "learners": {"cores":
                 [...], "sgd_steps_per_second": [...]}}``. Rates may fall: see :meth:`Curve.through`. Actors may also
-                have ``"policy_workers": [...]``, ``"num_envs": N`` and ``"envs_per_group": B``.
+                have ``"policy_workers": [...]``, ``"num_envs": N`` and ``"envs_per_group": B``, and the whole
+                ``"update_interval": u``.
             cores: M, instead of the data's.
 
         Raises:
@@ -231,7 +241,7 @@ class Curves:
         """
         if not isinstance(data, Mapping):
             raise CurveError(f"curves must be a JSON object, not {type(data).__name__}; see docs/tuning.md.")
-        if unknown := sorted(set(data) - {"cores", "actors", "learners"}):
+        if unknown := sorted(set(data) - {"cores", "actors", "learners", _INTERVAL}):
             raise CurveError(f"curves have no {unknown[0]!r}: give cores, actors and learners.")
         given = data.get("cores") if cores is None else cores
         if given is None:
@@ -247,6 +257,7 @@ class Curves:
             cores=given,
             actors=_side("actors", actors, _ACTORS),
             learners=_side("learners", data.get("learners"), _LEARNERS),
+            update_interval=data.get(_INTERVAL),
             **division,
         )
 

@@ -119,6 +119,7 @@ def curves_of(costs: StageCosts, workload: Workload, allocation: Allocation, cor
         policy_workers=tuple(serving),
         num_envs=int(allocation.num_envs),
         envs_per_group=int(allocation.envs_per_group),
+        update_interval=workload.update_interval,
     )
 
 

@@ -145,8 +145,9 @@ class Tuning:
             f"{learned:,.0f} agent steps/s, u = {self.update_interval:g}"
         )
         measured = self.steps_per_second / min(collected, learned)
-        if measured < _NEAR:
-            text += f"; measured were {measured:.2f} of them: processes also wait for one another and for a core"
+        if measured < _NEAR and self.predicted is not None:
+            seen = "measured were" if self.measured_here else "the model predicts"
+            text += f"; {seen} {measured:.2f} of them: processes also wait for one another and for a core"
         return text
 
     def to_dict(self) -> dict[str, Any]:

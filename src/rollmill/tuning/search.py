@@ -46,6 +46,8 @@ class Space:
         preset: The allocation without tuning.
         in_whole_batches: In lockstep, groups of an inference batch; their number must be a multiple.
         groups_per_worker: Groups of each rollout worker; None leaves it open.
+        groups_multiple: The number of groups must be a multiple: each policy has as many of each task.
+        least_envs: So that every policy has an agent to play.
     """
 
     cores: int
@@ -58,6 +60,8 @@ class Space:
     preset: Allocation
     in_whole_batches: int = 1
     groups_per_worker: int | None = None
+    groups_multiple: int = 1
+    least_envs: int = 1
 
     @classmethod
     def of(
@@ -71,6 +75,9 @@ class Space:
         most_envs: int | None = None,
         most_workers: int | None = None,
         groups_per_worker: int | None = None,
+        groups_multiple: int = 1,
+        workers_multiple: int = 1,
+        least_envs: int = 1,
     ) -> Space:
         """The space that the regime leaves free.
 
@@ -83,6 +90,9 @@ class Space:
             most_envs: A limit on free environments, besides four times the preset's (or 16 a core, if more).
             most_workers: Rollout workers; by default as many as cores.
             groups_per_worker: What the user has set.
+            groups_multiple: See above.
+            workers_multiple: Likewise for rollout workers.
+            least_envs: See above.
         """
         is_lockstep = workload.regime == "lockstep"
         if is_lockstep:
@@ -91,7 +101,11 @@ class Space:
         if "num_envs" in fixed:
             sizes = [n for n in range(1, preset.num_envs + 1) if preset.num_envs % n == 0]
         values: dict[str, tuple[int, ...]] = {
-            "rollout_workers": counts(most_workers or cores, 16),
+            "rollout_workers": tuple(
+                workers
+                for workers in counts(max(most_workers or cores, workers_multiple), 16)
+                if workers % workers_multiple == 0
+            ),
             "policy_workers": counts(max(2, 3 * cores // 4), 8),
             "learner_cores": tuple(sorted(set(learner_cores))),
             "num_envs": (),
@@ -105,13 +119,16 @@ class Space:
             preset=preset,
             in_whole_batches=workload.groups_per_batch if is_lockstep else 1,
             groups_per_worker=groups_per_worker,
+            groups_multiple=groups_multiple,
+            least_envs=least_envs,
         )
 
     def allocations(self) -> Allocation:
         """All allocations, as integer arrays ``[K]``, the preset's among them."""
         rows: list[tuple[int, ...]] = [tuple(self.preset)]
         for envs_per_group, workers in itertools.product(self.envs_per_group, self.rollout_workers):
-            filled = [workers * groups * envs_per_group for groups in _GROUPS_PER_WORKER]
+            numbers = [workers * groups for groups in _GROUPS_PER_WORKER]
+            filled = [(groups + -groups % self.groups_multiple) * envs_per_group for groups in numbers]
             for num_envs in self.num_envs or {*filled, self.preset.num_envs}:
                 if not self._has_groups(workers, num_envs, envs_per_group):
                     continue
@@ -128,11 +145,12 @@ class Space:
         """Whether all workers have groups, and the number of environments is allowed."""
         groups = num_envs // envs_per_group
         return (
-            0 < num_envs <= (self.most_envs if not self.num_envs else num_envs)
+            self.least_envs <= num_envs <= (self.most_envs if not self.num_envs else num_envs)
             and num_envs % envs_per_group == 0
             and groups >= workers
             and self.groups_per_worker in (None, groups / workers)
             and groups % self.in_whole_batches == 0
+            and groups % self.groups_multiple == 0
         )
 
 

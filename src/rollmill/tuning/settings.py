@@ -84,6 +84,9 @@ def space_of(
     own, each, most = "learner.threads", 1, cores
     if config.in_replay:
         own, each, most = "learner.num_learners", config.compute.threads, _MOST_LEARNERS
+        players = config.population
+        if len(players.names) > 1 or players.guests or players.snapshots:
+            most = 1  # Several learners share one policy.
     fields = {**_FIELDS, own: "learner_cores"}
     most_envs = None
     if config.in_replay:
@@ -99,6 +102,9 @@ def space_of(
         allocation_of(config),
         cores,
         learner_cores=[n * each for n in learner_counts if n == 1 or (n * each <= cores and n <= most)],
+        groups_multiple=config.groups_multiple,
+        least_envs=-(-len(config.population.names) // workload.rows_per_env),
+        workers_multiple=len(config.env.tasks) if config.task_share == "compute" and config.env.tasks else 1,
         fixed=frozenset(
             field for key, field in fields.items() if key in given or (keeps_group_size and field == "envs_per_group")
         ),
