@@ -74,6 +74,6 @@ def test_each_policy_of_a_replay_has_an_environment_by_default(given: dict[str, 
 
 
 def test_videos_of_evaluations_need_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollmill.settings.run_plan.find_spec", lambda name: None)
+    monkeypatch.setattr("rollmill.settings.run_plan.can_import", lambda name: False)
     with pytest.raises(ValueError, match="eval_video=2 needs ffmpeg, which is missing: pip install imageio-ffmpeg"):
         rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", eval_video=2, eval_every=9, quiet=True)

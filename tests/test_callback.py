@@ -24,7 +24,7 @@ class Scene:
         layout = ArenaLayout()
         add_numbers_to_layout(layout)
         arena = Arena.create(layout, poison=True)
-        main: ControlBlock = control_block(arena, create=True)
+        self.main = main = control_block(arena, create=True)
         self.learner: ControlBlock = control_block(arena)
         self.started: list[str] = []
         self.run = LiveRun(
@@ -133,6 +133,25 @@ def test_a_run_takes_only_numbers_that_it_has(settings: dict[str, Any], name: st
         scene.run.set(**{name: 0.1})
     scene.run.set(learning_rate=0.1, reward_scale=2.0)
     assert [change.name for change in scene.changes()] == ["learning_rate", "reward_scale"]
+
+
+def test_a_number_is_checked_against_the_policies_that_it_is_for() -> None:
+    given = {"population.policies": "a,b", "policy.a.learner.clip_kind": "reciprocal", "learner.clip_range": 0.5}
+    scenes = {name: Scene() for name in "ab"}
+    run = LiveRun(
+        Path("runs/two"),
+        rollmill.make_config("gym/CartPole-v1", given),
+        {name: scene.main for name, scene in scenes.items()},
+        start_evaluator=lambda: None,
+    )
+    run.set(policy="a", clip_range=1.2)
+    assert scenes["a"].changes() == [Change("clip_range", 1.2, AT_ONCE)]
+    for policy in ("b", None):
+        with pytest.raises(ValueError, match="with clip_kind='symmetric' give at most"):
+            run.set(policy=policy, clip_range=1.2)
+    assert scenes["b"].changes() == []
+    with pytest.raises(ValueError, match=r"run\.set\(size=1\): policy b takes learning_rate"):
+        run.set(policy="b", size=1)
 
 
 def test_requests_are_counted_and_an_evaluation_starts_its_process() -> None:

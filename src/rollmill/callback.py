@@ -109,16 +109,22 @@ class LiveRun:
             ValueError: An unknown name or policy, a value out of range, or a batch that has begun already; nothing is
                 set then.
         """
-        allowed = self._settable()
-        for name, value in numbers.items():
-            if name not in allowed:
-                raise ValueError(f"run.set({name}={value!r}): this run takes {', '.join(allowed)}")
-            _check(name, value)
-            most = min(upper_end(policy, name) for policy in self.config.policies)
-            if value is not None and value > most:
-                raise ValueError(f"run.set({name}={value!r}): with clip_kind='symmetric' give at most {most}")
         if policy is not None and policy not in self._controls:
             raise ValueError(f"run.set(policy={policy!r}): this run has the policies {', '.join(self._controls)}")
+        affected = [
+            settings
+            for name, settings in zip(self._controls, self.config.policies, strict=True)
+            if policy in (None, name)
+        ]
+        allowed = list(dict.fromkeys(name for settings in affected for name in live_numbers(settings)))
+        for name, value in numbers.items():
+            if name not in allowed:
+                whose = "this run" if policy is None else f"policy {policy}"
+                raise ValueError(f"run.set({name}={value!r}): {whose} takes {', '.join(allowed)}")
+            _check(name, value)
+            most = min(upper_end(settings, name) for settings in affected)
+            if value is not None and value > most:
+                raise ValueError(f"run.set({name}={value!r}): with clip_kind='symmetric' give at most {most}")
         controls = list(self._controls.values()) if policy is None else [self._controls[policy]]
         begun = max(control.begun for control in controls)
         if from_batch is None:
@@ -158,9 +164,6 @@ class LiveRun:
     def is_stop_wanted(self) -> bool:
         """Whether :meth:`stop` was called."""
         return self._is_stop_wanted
-
-    def _settable(self) -> list[str]:
-        return list(dict.fromkeys(name for policy in self.config.policies for name in live_numbers(policy)))
 
 
 def _check(name: str, value: object) -> None:

@@ -196,6 +196,10 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train gym/CartPole-v1 --resume --run-dir runs/a", "runs/a is not a run: there is no such directory"),
         ("train --resume /", "--resume / is not a run: there is no config.json in it"),
         ("train a --import no_such_module", "--import no_such_module (env.imports): there is no such module in"),
+        (
+            "train gym/CartPole-v1 --env.wrappers no_such.Mine",
+            "env.wrappers no_such: there is no such module in",
+        ),
         ("train a --callback no_such:Mine", "--callback no_such: there is no such module in"),
         ("train a --callback json", "--callback json: give module:Class or path/to/file.py:Class"),
         ("train a --callback json:Mine", "'Mine' of json is nothing, not a callback; it has no class derived from"),

@@ -204,6 +204,27 @@ def test_names_that_a_dataset_cannot_have_are_refused(tmp_path: Path) -> None:
         record(run.dir, "cartpole/slashed-v0", episodes=1)
 
 
+@pytest.mark.parametrize("package", ["minari", "h5py"])
+def test_a_dataset_that_cannot_be_read_is_refused(
+    run: rollmill.Run, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    name = f"cartpole/read-{package}-v0"
+    record(run.dir, name, episodes=1)
+    if package == "h5py":
+        find = importlib.util.find_spec
+        monkeypatch.setattr("rollmill.extras.find_spec", lambda name: None if name == "h5py" else find(name))
+        expected: tuple[type[Exception], str] = (MissingPackageError, "reading recorded episodes needs h5py")
+    else:
+
+        def raises(name: str) -> Any:
+            raise ValueError("minari version 9 is not supported")
+
+        monkeypatch.setattr("minari.load_dataset", raises)
+        expected = (DemonstrationError, "cannot be read: minari version 9 is not supported")
+    with pytest.raises(expected[0], match=expected[1]):
+        read_dataset(name)
+
+
 def test_the_package_that_writes_is_needed_before_anything_is_played(
     run: rollmill.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ def test_settings_of_trackers_and_logins_are_left_out() -> None:
     guests = {"population": {"guests": ["/home/me/runs/old", "prey=/home/me/runs/new", "random"], "policies": 2}}
     assert published_settings(guests) == {"population": {"guests": ["old", "prey=new", "random"], "policies": 2}}
     assert published_settings({"population.guests": "a=/b/c,/d/e"}) == {"population.guests": "a=c,e"}
+    assert published_settings({"eval_against": ["/b/c", "random"]}) == {"eval_against": ["c", "random"]}
+    assert published_settings({"eval_against": "/b/c,random"}) == {"eval_against": "c,random"}
     dotted = {"tracking.mlflow_uri": "http://host", "tracker": "mlflow", "env.kwargs.server": "a://b:p@ss@c"}
     assert published_settings(dotted) == {"env.kwargs.server": "a://c"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import rollmill
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import probe
 from rollmill.envs.registry import register_env
+from rollmill.envs.user_code import NoSuchModuleError
 from rollmill.evaluation.players import PLAYERS
 from rollmill.evaluation.snapshot import NoRunError, read_snapshot
 from rollmill.evaluation.stage import NotRenderableError
@@ -29,6 +31,8 @@ from rollmill.evaluation.tournament import (
 )
 from rollmill.evaluation.tournament_result import Score
 from rollmill.evaluation.watch import watch
+from rollmill.models.config import ModelConfig
+from rollmill.models.observation import ENCODERS
 
 
 def make_perfect() -> Any:
@@ -224,6 +228,45 @@ def test_a_player_of_another_environment_plays_where_its_spaces_are_equal(make_r
     longer = make_run("test/longer")
     with pytest.raises(TournamentError, match=r"trained on 'test/longer', whose observation is .* of 'test/nim' is"):
         tournament([str(learned), str(longer)], env="test/nim")
+
+
+OWN_ENCODER = """
+import rollmill
+import torch
+
+
+class First(torch.nn.Module):
+    def __init__(self, observation, action, config):
+        super().__init__()
+        self.name = min(observation)
+        self.output_size = observation[self.name].size
+
+    def forward(self, observation):
+        return observation[self.name].flatten(1).float()
+
+
+rollmill.register_encoder("second", First)
+"""
+
+
+def test_networks_of_all_players_are_found(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENCODERS, "factories", dict(ENCODERS.factories))
+    module = tmp_path / "of_the_second_player.py"
+    module.write_text(OWN_ENCODER)
+    register_env("test/nim_again", Nim)
+    first = make_run("test/nim")
+    second = make_run("test/nim_again", imports=(str(module),), model=ModelConfig(encoder="second"))
+    ENCODERS.factories.pop("second")
+    del sys.modules["of_the_second_player"]
+    result = tournament([str(first), str(second)], env="test/nim", matches=1)
+    assert result.players == ("test_nim", "test_nim_again")
+    # Modules that a player does not need may be gone.
+    module.unlink()
+    tournament([str(first), str(second)], env="test/nim", matches=1)
+    ENCODERS.factories.pop("second")
+    del sys.modules["of_the_second_player"]
+    with pytest.raises(NoSuchModuleError, match="of_the_second_player"):
+        check_opponents([str(second)], probe(EnvConfig(name="test/nim")), "clip")
 
 
 class Undrawable(Nim):

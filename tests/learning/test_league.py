@@ -96,6 +96,38 @@ def test_a_restored_league_goes_on_as_the_one_that_was_saved(system: Any, matchm
     assert leagues[0].rating == leagues[1].rating
 
 
+def test_a_state_that_was_restored_before_is_forgotten() -> None:
+    bank, again = make_bank(), make_bank()
+    league, restored = make_league(bank), make_league(again)
+    states = []
+    for version in range(1, 4):
+        league.publish(100 * version, version, weights(version))
+        states.append(league.state_dict())
+    # The newest checkpoint is tried first, and may be refused.
+    restored.load_state_dict(states[-1])
+    restored.load_state_dict(states[0])
+    for version in range(1, 3):
+        restored.publish(100 * version, version, weights(version))
+    assert str(restored.state_dict()) == str(states[1])
+    assert again.table(2).pack().tolist() == bank.table(2).pack().tolist()
+
+
+def test_guests_keep_their_results_in_any_place_and_new_ones_have_none() -> None:
+    players = PlayerIds(1, 0, 3)
+
+    def make(*guests: str) -> League:
+        names = [guest.partition("=")[0] for guest in guests]
+        return League(0, ["0", *names], players, Standings(1, Elo()), guests=guests)
+
+    saved = make("random", "expert=runs/a", "other=runs/c")
+    points = {0: 1.0, 1: 0.5, 2: 0.0}
+    saved.observe(batch(*[Match(players.guest(index), won) for index, won in points.items()] * 3), 1)
+    resumed = make("expert=runs/b", "other=runs/c", "random")
+    resumed.load_state_dict(saved.state_dict())
+    figures = resumed.figures(is_row=True)
+    assert [figures[f"win_rate/{name}"] for name in ("expert", "other", "random")] == [None, 0.0, 1.0]
+
+
 def test_ratings_of_another_system_start_again() -> None:
     league = make_league(make_bank())
     league.publish(100, 1, weights(1))

@@ -166,6 +166,10 @@ def test_a_resumed_run_does_not_need_the_source_again(first: rollmill.Run, tmp_p
             {"init_from": "FIRST", "init_optimiser": True, "learner.freeze": "encoder"},
             r"learner\.freeze=none, this one",
         ),
+        (
+            {"init_from": "FIRST", "init_optimiser": True, "learner.optimiser": "rmsprop"},
+            "learner.optimiser=adam, this one rmsprop.*: leave init_optimiser out",
+        ),
         ({"learner.freeze": "encoders.7"}, r"learner\.freeze=encoders\.7: no parameter"),
         ({"learner.freeze": "acting"}, "all parameters are frozen"),
     ],

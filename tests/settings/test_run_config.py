@@ -65,19 +65,6 @@ def test_a_resume_of_dqn_with_another_network_is_refused(tmp_path: Path) -> None
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, dueling=True)
 
 
-def test_guests_are_named_so_that_other_folders_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("run", "old", "random", "lr=1"):
-        (tmp_path / name).mkdir()
-    given = {"population.guests": "old,prey=old,random,other=random,far=lr=1"}
-    config = rollmill.make_config("envpool/ConnectFour-v1", given)
-    write_config(tmp_path / "run", config)
-    found = load_config(tmp_path / "run").population
-    assert found.guests[:4] == (f"{tmp_path}/old", f"prey={tmp_path}/old", "random", "other=random")
-    assert found.guests[4:] == (f"far={tmp_path}/lr=1",)
-    assert [name for name, _ in found.named_guests] == [name for name, _ in config.population.named_guests]
-
-
 def test_a_resume_with_another_number_of_guests_is_refused(tmp_path: Path) -> None:
     config = rollmill.make_config("envpool/ConnectFour-v1", {"population.guests": "random"})
     write_config(tmp_path, config)
@@ -93,6 +80,12 @@ def test_a_resume_with_another_number_of_guests_is_refused(tmp_path: Path) -> No
             {"policy.b.model.mlp_sizes": (32,)},
             "policy.b.model.mlp_sizes: .* were made with policy.b.model.mlp_sizes=16; keep that",
         ),
+        (
+            {"policy.b.learner.freeze": "encoder"},
+            "policy.b.learner.freeze: .* were made with policy.b.learner.freeze=; keep that",
+        ),
+        ({"policy.b.learner.optimiser": "rmsprop"}, "policy.b.learner.optimiser: .* policy.b.learner.optimiser=adam;"),
+        ({"policy.b.load": "runs/old"}, "policy.b.load: .* were made with policy.b.load=none; keep that"),
         (
             {"model.core": "gru", "model.dense_size": 9},
             "model.dense_size, model.core: .* with model.dense_size=none, model.core",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import rollmill
+from rollmill.evaluation.players import PLAYERS
 from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.signatures import Verdict
 from rollmill.settings.run_config import write_config
@@ -39,6 +40,41 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
     plan = _plan(None, {"total_steps": 7_000}, tmp_path, resume=True)
     assert plan.resume
     assert (plan.settings.seed, plan.settings.algorithm.epochs, plan.settings.total_steps) == (3, 2, 7_000)
+
+
+def test_settings_of_the_only_policy_are_those_of_the_run(tmp_path: Path) -> None:
+    own = {"policy.hunter.model.mlp_sizes": (16,), "policy.hunter.learner.epochs": 3, "policy.hunter.agents": "agent_*"}
+    given = {"population.policies": "hunter", "population.guests": "prey=random", "policy.prey.agents": "adversary_*"}
+    settings = _plan("mpe/simple_tag_v3", {**given, **own}, tmp_path).settings
+    assert settings.model.mlp_sizes == (16,)
+    assert settings.algorithm.epochs == 3
+    assert settings.policy == {"hunter.agents": "agent_*", "prey.agents": "adversary_*"}
+    assert settings.policies[0].model == settings.model
+
+
+def test_guests_and_opponents_are_named_so_that_other_folders_find_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PLAYERS, "factories", dict(PLAYERS.factories))
+    rollmill.register_player("expert", lambda: lambda _, __: 0)
+    for name in ("old", "random", "lr=1", "expert"):
+        (tmp_path / name).mkdir()
+    guests = "old,prey=old,random,other=random,far=lr=1,expert"
+    given = {"population.guests": guests, "eval_against": "old,expert,random", "eval_every": 1000}
+    plan = _plan("envpool/ConnectFour-v1", given, tmp_path / "run")
+    found = plan.settings.population
+    assert found.guests[:4] == (f"{tmp_path}/old", f"prey={tmp_path}/old", "random", "other=random")
+    assert found.guests[4:] == (f"far={tmp_path}/lr=1", "expert")
+    assert [name for name, _ in found.named_guests] == ["old", "prey", "random", "other", "far", "expert"]
+    assert plan.settings.eval_against == (f"{tmp_path}/old", "expert", "random")
+    # A process that resumes the run may not have registered the player yet.
+    write_config(tmp_path / "run", plan.settings)
+    PLAYERS.factories.pop("expert")
+    resumed = _plan(None, {}, tmp_path / "run", resume=True).settings
+    assert (resumed.population, resumed.eval_against) == (found, plan.settings.eval_against)
+    again = _plan(None, {"eval_against": "old"}, tmp_path / "run", resume=True).settings
+    assert again.eval_against == (f"{tmp_path}/old",)
 
 
 def test_modules_that_are_imported_on_a_resume_do_not_replace_those_of_the_run(tmp_path: Path) -> None:

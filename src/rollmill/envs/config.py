@@ -128,7 +128,8 @@ class EnvConfig(Checked, section="env"):
         frameskip: Simulator frames for each agent step; None takes the family's default (4 for Atari, VizDoom and
             DeepMind Lab) or what was registered. For environments whose step we do not control it only says how frames
             are counted.
-        max_episode_steps: Time limit in agent steps; None keeps the environment's own.
+        max_episode_steps: Time limit in agent steps; None keeps the environment's own. With a wrapper that repeats
+            steps, an environment of Gymnasium counts the steps inside of it.
         imports: Modules to import first, which register environments of the user's.
         vector: True takes the native vector environment (a Gymnasium id's ``vector_entry_point``), False steps Python
             environments one after another; ``"auto"`` takes Atari's, EnvPool's and those registered with

@@ -61,7 +61,7 @@ def wrapped(make: Callable[[], Any], calls: Sequence[WrapperCall], name: str) ->
 def _find(call: WrapperCall) -> Callable[..., Any]:
     if call.is_own:
         module, _, name = call.name.rpartition(".")
-        import_user_code(module)
+        import_user_code(module, option="env.wrappers")
         found = getattr(importlib.import_module(module), name, None)
         known: list[str] = []
     else:

@@ -385,10 +385,11 @@ def load(
     run_dir = folder_of_policy(run_dir, policy)
     snapshot = read_snapshot(run_dir, checkpoint)
     spaces = read_spaces(run_dir)
-    if spaces is None or not _is_network_known(snapshot):
+    if spaces is None:
         require_trusted(run_dir, snapshot, trust=trust)
         for module in snapshot.env.imports:
             import_user_code(module)
+    import_network(run_dir, snapshot, trust=trust)
     if spaces is None and snapshot.env.tasks:
         spaces = decode_spaces(spec_of([snapshot], snapshot.env).spaces)
     spaces = spaces or spaces_of(snapshot.env, snapshot.group_size)
@@ -405,6 +406,25 @@ def load(
         needs_mask=spaces.has_action_mask,
         task=shared,
     )
+
+
+def import_network(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> None:
+    """Import the modules that a run names if its network is neither built in nor registered in this process.
+
+    Args:
+        run_dir: The run's directory.
+        snapshot: Of the run.
+        trust: Whether to execute code that the directory names even if this user's runs did not write it.
+
+    Raises:
+        UntrustedError: Such code is needed without ``trust``.
+        NoSuchModuleError: A module is no longer there.
+    """
+    if _is_network_known(snapshot):
+        return
+    require_trusted(run_dir, snapshot, trust=trust)
+    for module in snapshot.env.imports:
+        import_user_code(module)
 
 
 def _is_network_known(snapshot: Snapshot) -> bool:

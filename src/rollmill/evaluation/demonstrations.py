@@ -72,17 +72,22 @@ def read_dataset(name: str) -> Any:
         name: As ``minari list local`` shows it.
 
     Raises:
-        DemonstrationError: There is none of this name.
+        DemonstrationError: There is none of this name, or this version of Minari cannot read it.
         MissingExtra: Minari is not installed.
+        MissingPackageError: What it needs for its files is not installed.
     """
     library = minari()
+    check_extra("minari", "reading recorded episodes")
     known = sorted(_local_datasets(library))
     if name not in known:
         raise DemonstrationError(
             f"there is no dataset {name!r} on this machine; there are {', '.join(known) or 'none'} "
             f"({_folder()}). `rollmill record RUN_DIR {name}` writes one; `minari download {name}` fetches one"
         )
-    return library.load_dataset(name)
+    try:
+        return library.load_dataset(name)
+    except (ValueError, ImportError, OSError) as error:
+        raise DemonstrationError(f"the dataset {name!r} cannot be read: {error}") from error
 
 
 def _local_datasets(library: Any) -> Collection[str]:

@@ -94,7 +94,7 @@ def play_pending(
                     )
                     result["against"] = points
                     best_by = sum(points.values()) / len(points)
-                    measured = f"points against {', '.join(opponents)}"
+                    measured = f"points against {', '.join(points)}"
         except EvaluationInterruptedError:
             return
         except NothingPlayedError as error:

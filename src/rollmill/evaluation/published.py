@@ -21,13 +21,16 @@ _PATH = re.compile(r"(?:file://|~?/|\.\.?/)")
 def published_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they are published, nested or by dotted key: without those of trackers, and without logins.
 
-    Guests, which a run keeps with the folders of the machine, have the last part of their path.
+    Guests and opponents, which a run keeps with the folders of the machine, have the last part of their path.
     """
     kept = {key: _without_logins(value) for key, value in settings.items() if not _is_private(key)}
     if "guests" in (population := kept.get("population", {})):
         population["guests"] = [_without_folders(guest) for guest in population["guests"]]
-    if guests := kept.get("population.guests"):
-        kept["population.guests"] = _without_folders(guests)
+    for key in ("population.guests", "eval_against"):
+        if isinstance(players := kept.get(key), str):
+            kept[key] = _without_folders(players)
+        elif players:
+            kept[key] = [_without_folders(player) for player in players]
     return kept
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.views import AgentRows
-from rollmill.evaluation.agent import Agent, AgentError
+from rollmill.evaluation.agent import Agent, AgentError, import_network
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, quotas
 from rollmill.evaluation.lineup import Lineup, scripted_player
 from rollmill.evaluation.players import PLAYERS, AgentPlayer, Player, player_factory
@@ -200,7 +200,7 @@ def points_against(
             play each agent in turn, alone.
 
     Returns:
-        Opponent -> the network's share of the points: 1 for a win, 1/2 for a draw.
+        Short name of an opponent (:func:`names_of`) -> the network's share of the points: 1 for a win, 1/2 for a draw.
 
     Raises:
         EvaluationInterruptedError: ``is_stop_wanted`` returned True.
@@ -211,28 +211,31 @@ def points_against(
     hall = _Hall(config, spec, box, seed=seed, is_stop_wanted=is_stop_wanted)
     own = hall.player("the policy", snapshot, seed)
     points = {}
-    for index, opponent in enumerate(opponents):
+    for index, (opponent, name) in enumerate(zip(opponents, names_of(opponents), strict=True)):
         found = None if _is_scripted(opponent) else _snapshot(opponent, trust=trust)
         if found is not None:
             _check_units(opponent, found, box)
         player = hall.player(opponent, found, int_seed(seed, "opponent", index))
         scores, _ = hall.meet(own, player, matches, None if seats is None else [seats])
-        points[opponent] = sum(score.share for score in scores) / len(scores)
+        points[name] = sum(score.share for score in scores) / len(scores)
     return points
 
 
-def check_opponents(opponents: Sequence[str], spec: EnvSpec, box: BoxActions) -> None:
+def check_opponents(opponents: Sequence[str], spec: EnvSpec, box: BoxActions, *, trust: bool = False) -> None:
     """Check that a policy can meet these opponents.
 
     Args:
         opponents: Run directories, checkpoint files, "random" and registered names.
         spec: The environment.
         box: Conversion of the policy's continuous actions.
+        trust: Whether to execute code that an opponent's directory names even if this user's runs did not write it.
 
     Raises:
         TournamentError: The environment has one agent, or an opponent stores continuous actions in other units.
         PlayerError: A name is neither registered nor a path.
         NoRunError: A path is no run of one policy and no checkpoint.
+        UntrustedError: Code is needed without ``trust``.
+        NoSuchModuleError: A module of an opponent's network is no longer there.
     """
     if opponents and len(spec.agents) < 2:
         raise TournamentError(
@@ -244,7 +247,7 @@ def check_opponents(opponents: Sequence[str], spec: EnvSpec, box: BoxActions) ->
             continue
         if not Path(opponent).exists():
             player_factory(opponent, "eval_against")
-        _check_units(opponent, read_snapshot(*folder_of_player(Path(opponent))), box)
+        _check_units(opponent, _snapshot(opponent, trust=trust), box)
 
 
 def _check_units(opponent: str, snapshot: Snapshot, box: BoxActions) -> None:
@@ -431,6 +434,7 @@ def _snapshot(player: Path | str, *, trust: bool) -> Snapshot:
     run_dir, checkpoint = folder_of_player(path)
     snapshot = read_snapshot(run_dir, checkpoint)
     require_trusted(run_dir, snapshot, trust=trust)
+    import_network(run_dir, snapshot, trust=trust)
     return snapshot
 
 

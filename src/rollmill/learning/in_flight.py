@@ -90,6 +90,16 @@ class InFlight(NamedTuple):
                 f"run needs {wanted}: it is damaged or was changed; restore it, or start a new run"
             )
 
+    @staticmethod
+    def iteration_of(state: Mapping[str, Any]) -> int:
+        """Return the iteration of a checkpoint's state.
+
+        Raises:
+            ValueError: The checkpoint belongs to another regime.
+        """
+        iteration: int = _packed(state)["iteration"]
+        return iteration
+
     @classmethod
     def unpack(cls, state: Mapping[str, Any]) -> InFlight:
         """Restore from a checkpoint's state.
@@ -97,12 +107,18 @@ class InFlight(NamedTuple):
         Raises:
             ValueError: The checkpoint belongs to another regime.
         """
-        packed = state.get("in_flight")
-        if packed is None:
-            raise ValueError("it has no states of groups: the run that wrote it was not in lockstep")
+        packed = _packed(state)
         return cls(
             packed["iteration"],
             [PastVersion(v, weights.numpy(), (moments[0], moments[1])) for v, weights, moments in packed["versions"]],
             [group.numpy().tobytes() for group in packed["groups"]],
             packed.get("signature"),
         )
+
+
+def _packed(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    packed = state.get("in_flight")
+    if packed is None:
+        raise ValueError("it has no states of groups: the run that wrote it was not in lockstep")
+    found: Mapping[str, Any] = packed
+    return found

@@ -80,6 +80,7 @@ class League:
     Args:
         policy: Index of the policy.
         names: Names of all policies, and after them of the guests.
+        guests: The guests, in their order, as the settings name them with what they are.
         players: Ids of all players.
         standings: The ratings of all policies.
         keeper: Keeps the policy's past selves; None without a bank.
@@ -92,7 +93,10 @@ class League:
         players: PlayerIds,
         standings: Standings,
         keeper: SnapshotKeeper | None = None,
+        *,
+        guests: Sequence[str] = (),
     ) -> None:
+        self._guests = list(guests)
         self._policy = policy
         self._names = names
         self._players = players
@@ -185,6 +189,7 @@ class League:
             "rating": list(self._rating),
             "rating_system": self._standings.system.kind,
             "results": self._results.tolist(),
+            "guests": self._guests,
             "met": [[*key, *met] for key, met in self._standings.met[self._policy].items()],
             **kept,
         }
@@ -200,7 +205,11 @@ class League:
             raise ValueError(
                 f"it belongs to a run of {len(results)} policies and guests, but this one has {len(self._results)}"
             )
-        self._results = results
+        # A guest may have taken another one's place.
+        of_guests = dict(zip(state.get("guests", self._guests), results[self._players.policies :], strict=True))
+        self._results = results.copy()
+        for row, guest in enumerate(self._guests, self._players.policies):
+            self._results[row] = of_guests.get(guest, 0.0)
         self._standings.met[self._policy] = {
             (int(owner), int(place)): Met(int(generation), float(matches), float(points))
             for owner, place, generation, matches, points in state.get("met", ())

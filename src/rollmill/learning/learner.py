@@ -458,6 +458,7 @@ class Learner:
         """
         if missing := [part for part in _SAVED_PARTS if part not in state]:
             raise ValueError(f"it lacks {', '.join(missing)}, so another kind of run wrote it")
+        self._versions.check_saved(state)  # First, because the league publishes what it restores.
         try:
             self._algorithm.load_state_dict(state["model"])
         except RuntimeError as error:

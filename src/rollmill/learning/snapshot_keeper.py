@@ -285,6 +285,9 @@ class SnapshotKeeper:
         self._taken_at, self._is_closed = int(state["taken_at"]), list(state["closed"])
         matches, points = state.get("since", (0.0, 0.0))
         self._since = float(matches), float(points)
+        # An attempt with a later checkpoint may have been made and refused.
+        self._members = [None] * self._bank.places
+        self._tables.clear()
         for place, saved in enumerate(state["members"]):
             if saved is not None:
                 rating = restored(saved["rating"]) if keeps_ratings else self._system.initial

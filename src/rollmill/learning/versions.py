@@ -61,12 +61,16 @@ class Versions(Protocol):
         """
         ...
 
-    def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
-        """Restore the result of :meth:`pack`.
+    def check_saved(self, state: Mapping[str, Any]) -> None:
+        """Check that a result of :meth:`pack` can be restored.
 
         Raises:
             ValueError: It belongs to another regime, or to another iteration than the groups' states.
         """
+        ...
+
+    def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
+        """Restore the result of :meth:`pack`, which :meth:`check_saved` accepts."""
         ...
 
     def saved(self, progress: Progress) -> None:
@@ -105,6 +109,9 @@ class NewestVersions:
     def pack(self, progress: Progress, *, can_resume: bool, is_failing: bool) -> dict[str, Any] | None:
         """Return an empty state."""
         return {}
+
+    def check_saved(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""
 
     def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
         """Do nothing."""
@@ -190,18 +197,19 @@ class ExactVersions:
         all_groups = [state for states in of_ranks for state in states or ()] if self._keeps_groups else []
         return {"in_flight": InFlight(progress.batches, self._versions[:-1], all_groups).pack()}
 
-    def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
-        """Publish the older versions again.
+    def check_saved(self, state: Mapping[str, Any]) -> None:
+        """Check regime and iteration.
 
         Raises:
             ValueError: It belongs to another regime, or to another iteration than the groups' states.
         """
-        in_flight = InFlight.unpack(state)
-        if in_flight.iteration != self._first_iteration:
-            raise ValueError(
-                f"it belongs to iteration {in_flight.iteration}, but the groups resume from {self._first_iteration}"
-            )
-        for past in in_flight.versions:
+        iteration = InFlight.iteration_of(state)
+        if iteration != self._first_iteration:
+            raise ValueError(f"it belongs to iteration {iteration}, but the groups resume from {self._first_iteration}")
+
+    def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
+        """Publish the older versions again."""
+        for past in InFlight.unpack(state).versions:
             weights.publish(past.version, past.weights)
             self.published(*past)
 

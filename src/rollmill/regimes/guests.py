@@ -18,7 +18,7 @@ from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.central_view import own_entries
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import Array, ObservationView
-from rollmill.evaluation.players import Choose, PlayerError, ScriptedPlayer, player_factory
+from rollmill.evaluation.players import PLAYERS, Choose, PlayerError, ScriptedPlayer, player_factory
 from rollmill.evaluation.policies import acting_part
 from rollmill.evaluation.snapshot import Snapshot, folder_of_player, read_snapshot
 from rollmill.inference.acting_weights import ActingAlgorithm
@@ -77,7 +77,7 @@ def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device,
     """
     if player == RANDOM_PLAYER:
         return random_guest(spec.action, config.box_actions, config.seed, index)
-    if not Path(player).exists():
+    if player in PLAYERS or not Path(player).exists():
         return function_guest(player, player_factory(player)(), spec.action, config.box_actions)
     snapshot = read_snapshot(*folder_of_player(player))
     algorithm = network_of(snapshot, config, spec)

@@ -13,6 +13,7 @@ from torch import Tensor
 from rollmill.algorithms.base import Algorithm
 from rollmill.evaluation.players import PlayerError
 from rollmill.evaluation.snapshot import folder_of_player, read_snapshot
+from rollmill.learning.config import OptimiserConfig
 from rollmill.models.freezing import is_named, suggest_part
 from rollmill.runtime.signed_files import read_signed
 from rollmill.storage.checkpoint_file import load_checkpoint
@@ -41,21 +42,27 @@ class InitialWeights:
         """The algorithm's ``state_dict``, normalisers included."""
         return self._snapshot.weights
 
-    def optimisers(self, freeze: Sequence[str] = ()) -> Mapping[str, Any]:
+    def optimisers(self, optimiser: OptimiserConfig) -> Mapping[str, Any]:
         """Return the state of the optimisers.
 
         Args:
-            freeze: What this run does not train; optimisers number the parameters that they train.
+            optimiser: This run's settings. Optimisers number the parameters that they train, without frozen ones.
 
         Raises:
-            PlayerError: The checkpoint has none, or its run has trained other parameters.
+            PlayerError: The checkpoint has none, they are of another kind, or its run has trained other parameters.
         """
         file = self._snapshot.checkpoint
         state = load_checkpoint(file)
         if not isinstance(found := state.get("updater"), dict):
             raise PlayerError(f"{file} holds no optimisers: leave init_optimiser out")
+        own = optimiser.method.kind
+        if others := {each["kind"] for each in found["optimisers"].values()} - {own}:
+            raise PlayerError(
+                f"init_optimiser: the run of {file} has learner.optimiser={min(others)}, this one {own}, whose moments "
+                "mean other things: leave init_optimiser out"
+            )
         saved, _ = read_signed(self._folder / "config.json")
-        before = tuple(saved.get("learner", {}).get("freeze", ()))
+        before, freeze = tuple(saved.get("learner", {}).get("freeze", ())), optimiser.freeze
         if before != tuple(freeze):
             raise PlayerError(
                 f"init_optimiser: the run of {file} has learner.freeze={','.join(before) or 'none'}, this one "

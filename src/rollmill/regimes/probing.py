@@ -87,7 +87,7 @@ def probe(
             spec = with_task_entry(spec)
         if config.has_central_view:
             spec = with_central_view(spec)
-        check_opponents(config.eval_against, spec, config.box_actions)
+        check_opponents(config.eval_against, spec, config.box_actions, trust=trust)
         players_of_agents(config.population, config.policy, spec.agents)
         for index, (_, player) in enumerate(config.population.named_guests):
             guests.append(make_guest(player, config, spec, torch.device("cpu"), index=index))
@@ -105,7 +105,7 @@ def probe(
                 weights = InitialWeights(source)
                 weights.load(made, config.init_skip)
                 if config.init_optimiser:
-                    weights.optimisers(settings.optimiser.freeze)
+                    weights.optimisers(settings.optimiser)
         first_iteration, saved = 0, None
         if run_dir is not None and config.in_lockstep:
             first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)

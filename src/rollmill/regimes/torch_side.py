@@ -329,8 +329,8 @@ class LearnerSide:
     ) -> Learner:
         """Build the loop with these strategies."""
         if (source := self._source) is not None and self.config.init_optimiser:
-            freeze = self.config.optimiser.freeze
-            trainer.load_optimisers(self._of_rank_0(lambda: InitialWeights(source).optimisers(freeze)))
+            own = self.config.optimiser
+            trainer.load_optimisers(self._of_rank_0(lambda: InitialWeights(source).optimisers(own)))
         return Learner(
             self.setup,
             self.weights,
@@ -378,7 +378,7 @@ class LearnerSide:
                 num_versions=num_versions,
             )
         names = [*population.names, *(name for name, _ in population.named_guests)]
-        return League(self.policy, names, run.topology.players, standings, keeper)
+        return League(self.policy, names, run.topology.players, standings, keeper, guests=population.guests)
 
     def on_policy_learner(
         self,

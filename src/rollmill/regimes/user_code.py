@@ -82,6 +82,13 @@ def names_definitions(config: Config) -> bool:
     return needed or any(map(TRACKERS.is_registered, config.tracking.names))
 
 
+def is_registered_player(name: str) -> bool:
+    """Whether the user registered a player of this name in this process."""
+    module, attribute = _REGISTRIES["player"]
+    loaded = sys.modules.get(module)
+    return loaded is not None and name in getattr(loaded, attribute).registered()
+
+
 def uses_registrations(config: Config) -> bool:
     """As :func:`names_definitions`, or an id of Gymnasium's that a module other than its own has registered."""
     gym = sys.modules.get("rollmill.envs.gym")  # It imports Gymnasium.

@@ -41,6 +41,20 @@ def config_of_policy(config: C, name: str) -> C:
     return changed
 
 
+def with_own_settings(config: C) -> C:
+    """Return settings in which those of a run's only policy are the run's own.
+
+    All that reads a run's directory then finds them, as it finds those of several policies in their folders.
+    """
+    if len(config.population.names) > 1 or not config.policy:
+        return config
+    (name,) = config.population.names
+    own = config_of_policy(config, name)
+    changed = {f"{name}.{key}" for key in own_values(config.policy, name)} - {f"{name}.{AGENTS}", f"{name}.{LOAD}"}
+    kept = {key: value for key, value in config.policy.items() if key not in changed}
+    return replace(config, model=own.model, optimiser=own.optimiser, regime=own.regime, policy=kept)
+
+
 def check_policies(config: Config) -> None:
     """Refuse settings of unknown policies, and those that one policy cannot have alone.
 

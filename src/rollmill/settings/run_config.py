@@ -17,6 +17,7 @@ from rollmill.runtime.signed_files import read_signed, require_trust, signed
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import format_value
 from rollmill.settings.options import flatten, from_json, to_json
+from rollmill.settings.policies import LOAD, source_of, with_own_settings
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.missing_runs import why_no_run
 from rollmill.tracking.config import TENSORBOARD
@@ -55,10 +56,8 @@ def write_config(directory: Path, config: Config) -> None:
     """Replace ``config.json`` atomically, signed with this user's key.
 
     Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
-    eval`` and others, which the script does not start, find it. Guests are named so that other folders find them.
+    eval`` and others, which the script does not start, find it.
     """
-    if config.population.guests:
-        config = replace(config, population=replace(config.population, guests=config.population.lasting_guests))
     script = own_script()
     if script is not None and uses_registrations(config):
         imports = dict.fromkeys((*config.env.imports, script))
@@ -144,7 +143,7 @@ def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
         ) from error
     config = from_json(Config, _as_saved_today(content))
     assert isinstance(config, Config)
-    return config, verdict
+    return with_own_settings(config), verdict
 
 
 def _as_saved_today(content: dict[str, Any]) -> dict[str, Any]:
@@ -188,24 +187,15 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
     Raises:
         RunDirectoryError: Weights or optimiser state would not fit; the message names the settings.
     """
-    before, now = flatten(saved), flatten(config)
-    fixed = (*_FIXED, *_FIXED_IN_LOCKSTEP) if saved.in_lockstep else _FIXED
-    # Key -> old value. A key that only one of them has belongs to a regime or an algorithm, which has changed itself.
-    old = {
-        key: value
-        for key, value in before.items()
-        if key in now and now[key] != value and (key in fixed or key.startswith("model."))
-    }
-    learns = "off_policy.temperature"
-    if learns in before.keys() & now.keys() and (before[learns] == "auto") != (now[learns] == "auto"):
-        old[learns] = before[learns]
+    old = _changes_of_the_fixed(saved, config)
     if saved.population.names != config.population.names:
         old["population.policies"] = saved.population.names
     else:
         for name, *policies in zip(saved.population.names, saved.policies, config.policies, strict=True):
-            for key, (value, _) in changed_settings(*policies).items():
-                if key.startswith("model.") and key not in old:
-                    old[f"policy.{name}.{key}"] = value
+            of_policy = _changes_of_the_fixed(*policies)
+            old |= {f"policy.{name}.{key}": value for key, value in of_policy.items() if key not in old}
+            if (source := source_of(saved, name)) != source_of(config, name) and "init_from" not in old:
+                old[f"policy.{name}.{LOAD}"] = source
     if len(saved.population.guests) != len(config.population.guests):
         old["number of population.guests"] = len(saved.population.guests)  # Checkpoints have results against each.
     if old:
@@ -215,6 +205,22 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
             f"its optimiser were made with {values}; keep that, or start a new run, with these weights as far as they "
             f"fit: --init-from {directory} (init_from)."
         )
+
+
+def _changes_of_the_fixed(saved: Config, config: Config) -> dict[str, object]:
+    """Key -> old value of changed settings that a resume must keep."""
+    before, now = flatten(saved), flatten(config)
+    fixed = (*_FIXED, *_FIXED_IN_LOCKSTEP) if saved.in_lockstep else _FIXED
+    # A key that only one of them has belongs to a regime or an algorithm, which has changed itself.
+    old = {
+        key: value
+        for key, value in before.items()
+        if key in now and now[key] != value and (key in fixed or key.startswith("model."))
+    }
+    learns = "off_policy.temperature"
+    if learns in before.keys() & now.keys() and (before[learns] == "auto") != (now[learns] == "auto"):
+        old[learns] = before[learns]
+    return old
 
 
 def own_script() -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from rollmill.extras import can_import
+from rollmill.regimes.user_code import is_registered_player
 from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import signed, unsigned, verdict_on
@@ -14,9 +16,11 @@ from rollmill.settings.config import Config
 from rollmill.settings.new_config import check_effects, new_config
 from rollmill.settings.option_values import coerce
 from rollmill.settings.options import apply, from_json, full_keys, to_json
+from rollmill.settings.policies import with_own_settings
 from rollmill.settings.run_config import CONFIG_FILE, check_can_resume, load_trusted
 from rollmill.settings.run_directory import RunDirectoryError, directory_of_launcher, make_directory, new_directory
 from rollmill.settings.value_checks import ConfigError
+from rollmill.storage.population_config import RANDOM_PLAYER
 from rollmill.tracking.registry import check_trackers
 
 
@@ -95,6 +99,7 @@ def plan_run(
                 "no preset was given: name one (`rollmill envs` lists them) before the settings, or resume a run."
             )
         settings = new_config(preset, given, algo=algo, protocol=protocol)
+    settings = _with_lasting_players(with_own_settings(settings), None if not resume else given)
     settings.resolved(ranks.world_size)
     check_packages(settings)
     to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
@@ -116,7 +121,34 @@ def check_packages(settings: Config) -> None:
         ConfigError: ffmpeg is missing.
     """
     check_trackers(settings.tracking)
-    if settings.eval_video is not None and find_spec("imageio_ffmpeg") is None:
+    if settings.eval_video is not None and not can_import("imageio_ffmpeg"):
         raise ConfigError(
             f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."
         )
+
+
+def _with_lasting_players(settings: Config, given: Collection[str] | None) -> Config:
+    """Return settings whose guests and opponents are found from any folder.
+
+    Args:
+        settings: Of the run.
+        given: Keys of a resumed run that the user has given; others are as the run has saved them. None is a new run.
+    """
+    guests, opponents = settings.population.guests, settings.eval_against
+    if given is None or "population.guests" in given:
+        guests = tuple(map(_lasting_guest, guests))
+    if given is None or "eval_against" in given:
+        opponents = tuple(map(_lasting_player, opponents))
+    return replace(settings, population=replace(settings.population, guests=guests), eval_against=opponents)
+
+
+def _lasting_guest(given: str) -> str:
+    name, equals, player = given.partition("=")
+    return f"{name}={_lasting_player(player)}" if equals else _lasting_player(given)
+
+
+def _lasting_player(player: str) -> str:
+    """Return the absolute path of a file or folder, unless it is a player's name, too."""
+    if player == RANDOM_PLAYER or is_registered_player(player) or not Path(player).exists():
+        return player
+    return str(Path(player).absolute())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from rollmill.extras import install_command
+from rollmill.extras import can_import, install_command
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import NAME, UNIT, Checked, ConfigError, integer
 
@@ -76,7 +75,7 @@ class PopulationConfig(Checked, section="population"):
     def __post_init__(self) -> None:
         """Check the number or the names of the policies, too."""
         super().__post_init__()
-        if self.rating == "openskill" and find_spec("openskill") is None:
+        if self.rating == "openskill" and not can_import("openskill"):
             raise ConfigError(f"population.rating='openskill' needs a package: {install_command('ratings')}.")
         self._check_policies()
         players = [*self.names, *(name for name, _ in self.named_guests)]
@@ -109,18 +108,6 @@ class PopulationConfig(Checked, section="population"):
         for given in self.guests:
             name, equals, player = given.partition("=")
             found.append((name, player) if equals else (re.sub(r"\W", "_", Path(given).name), given))
-        return tuple(found)
-
-    @property
-    def lasting_guests(self) -> tuple[str, ...]:
-        """The guests as they work from any folder: files and folders by their absolute paths."""
-        found = []
-        for given in self.guests:
-            name, equals, player = given.partition("=")
-            if not equals:
-                name, player = "", given
-            is_path = player != RANDOM_PLAYER and Path(player).exists()
-            found.append(f"{name}{equals}{Path(player).absolute()}" if is_path else given)
         return tuple(found)
 
     def folders(self, run_dir: Path) -> list[Path]:
