@@ -52,7 +52,7 @@ def test_lines_where_there_is_no_terminal() -> None:
 
 def test_a_panel_on_a_terminal() -> None:
     shown = io.StringIO()
-    console = Console(file=shown, width=100, force_terminal=True, color_system=None)
+    console = Console(file=shown, width=100, force_terminal=True, force_interactive=True, color_system=None)
     with CampaignDisplay("rollmill suite mine", console=console) as display:
         display.update(HALF)
     text = shown.getvalue()
@@ -81,6 +81,7 @@ def test_a_reader_that_has_gone_ends_the_display_alone(is_terminal: bool, monkey
         monkeypatch.setattr(sys, "stderr", stream)
         with CampaignDisplay("suite", plain_interval_s=0.0) as display:
             display._console._force_terminal = is_terminal
+            display._console.is_interactive = is_terminal
             display.update(HALF)
             display.note("the end")
         assert display._console.quiet

@@ -14,7 +14,7 @@ import rollmill
 from rollmill.comparing.page import NotWritableError, write_report
 from rollmill.comparing.run_details import shares_of
 from rollmill.comparing.runs import ComparisonError, compare
-from rollmill.comparing.statistics import MissingReportExtraError, aggregates, profile
+from rollmill.comparing.statistics import MissingReportExtraError, aggregates, profile, score_matrices
 from rollmill.settings.run_config import load_config, write_config
 from rollmill.storage.evaluations import EvaluationQueue
 
@@ -70,6 +70,46 @@ def test_aggregates_equal_a_hand_computed_example() -> None:
     # Within a game each resample draws two of two runs: the mean lies between the smallest and the largest of each.
     low, high = scores.min(0).mean(), scores.max(0).mean()
     assert low <= found["mean"].low < found["mean"].value < found["mean"].high <= high
+
+
+def test_a_single_run_has_no_interval(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", "atari/pong", 1, 10.0)
+    report = write_report([run], tmp_path / "page")
+    (aggregates_of,) = report.figures["aggregates"].values()
+    assert all(found["low"] is found["high"] is None for found in aggregates_of.values())
+    value = f"{aggregates_of['iqm']['value']:.3f}"
+    assert f"<td>{value}</td>" in report.page.read_text()
+    json.loads((tmp_path / "page" / "report.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_run_without_a_score_leaves_its_game_to_the_others(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / f"{seed}", "atari/pong", seed, 10.0) for seed in (1, 2, 3)]
+    rows = [json.loads(line) for line in (runs[1] / "metrics.jsonl").read_text().splitlines()]
+    unfinished = [{**row, "episode_return": None} for row in rows]
+    (runs[1] / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in unfinished))
+    games, matrices = score_matrices(compare(runs))
+    assert games == ["atari/pong"]
+    assert [scores.shape for scores in matrices.values()] == [(2, 1)]
+
+
+def test_runs_are_compared_by_the_same_kind_of_return(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", "gym/CartPole-v1", 1, 100.0, evaluated=321.0)
+    other = a_run(tmp_path / "other", "gym/CartPole-v1", 2, 100.0)
+    assert [run.score for run in compare([one]).runs] == [321.0]
+    assert [(run.score, run.is_evaluated) for run in compare([one, other]).runs] == [(100.0, False)] * 2
+
+
+def test_a_file_of_a_run_that_cannot_be_read_is_not_the_outputs_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path / "run", "gym/CartPole-v1", 1, 100.0)
+
+    def refuses(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(run / "videos" / "x.mp4"))
+
+    monkeypatch.setattr("rollmill.comparing.page.details_section", refuses)
+    with pytest.raises(ComparisonError, match=r"x\.mp4 cannot be read \(Permission denied\)"):
+        write_report([run], tmp_path / "page")
 
 
 def test_the_bootstrap_is_keyed_and_leaves_numpys_generator_alone() -> None:

@@ -359,6 +359,10 @@ def test_all_tasks_are_played_as_each_alone(make_tasks: MakeTasks) -> None:
     assert list(together.tasks) == list(names)
     for name, result in zip(names, alone, strict=True):
         assert together.tasks[name] == (result.mean, *result.interval)
+    # Two tasks always have the same return: nothing of their difference is chance.
+    reach = [np.hypot(*(r.mean - r.interval[0] for r in (alone[0], alone[2]))) / 4]
+    reach += [np.hypot(*(r.interval[1] - r.mean for r in (alone[0], alone[2]))) / 4]
+    assert together.interval == pytest.approx((together.mean - reach[0], together.mean + reach[1]))
     assert together.tasks["own/counted"] == (3.0, 3.0, 3.0)
     assert together.tasks["own/masked"] == (7.0, 7.0, 7.0)
     assert (together.agent_steps, together.seed) == (9, 3)

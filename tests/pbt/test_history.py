@@ -23,8 +23,8 @@ def test_events_are_read_as_written_and_a_torn_line_is_left_out(tmp_path: Path) 
     events = [EVENT, replace(EVENT, policy="b", kind="kept", source=None)]
     for event in events:
         append_event(tmp_path, event)
-    with (tmp_path / HISTORY_FILE).open("a") as file:
-        file.write('{"policy": "a", "agent_st')
+    with (tmp_path / HISTORY_FILE).open("ab") as file:
+        file.write(b'\xff\n{"policy": "a", "agent_st')
     assert read_history(tmp_path) == events
 
 

@@ -111,7 +111,7 @@ def test_long_lines_are_not_broken() -> None:
 
 def test_on_a_terminal_the_panel_shows_speed_return_lag_and_stages() -> None:
     out, clock = io.StringIO(), Clock()
-    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    console = Console(file=out, force_terminal=True, force_interactive=True, width=100, color_system=None)
     display = Display(console=console, live_interval_s=0.5, clock=clock)
     display.update(STATUS)
     shown = out.getvalue()
@@ -126,9 +126,21 @@ def test_on_a_terminal_the_panel_shows_speed_return_lag_and_stages() -> None:
     display.close()
 
 
+def test_a_dumb_terminal_has_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    out = io.StringIO()
+    with Display(console=Console(file=out, force_terminal=True, width=100), plain_interval_s=0.0) as display:
+        display.update(STATUS)
+        assert "10,000" in out.getvalue()
+        display.note("fd00::a:1 :x:")
+    assert "fd00::a:1 :x:" in out.getvalue()
+
+
 def test_a_name_is_no_markup() -> None:
     out = io.StringIO()
-    with Display(console=Console(file=out, force_terminal=True, width=100, color_system=None)) as display:
+    with Display(
+        console=Console(file=out, force_terminal=True, force_interactive=True, width=100, color_system=None)
+    ) as display:
         display.update(replace(STATUS, name="my[/maze]", shares={"a[/role]": STATUS.shares["learner"]}))
     assert "my[/maze]" in out.getvalue()
     assert "a[/role]" in out.getvalue()
@@ -145,6 +157,7 @@ def test_a_reader_that_has_gone_ends_the_display_and_nothing_else(
         monkeypatch.setattr(sys, "stderr", stream)
         display = Display(plain_interval_s=0.0, live_interval_s=0.0)
         display.console._force_terminal = is_terminal
+        display.console.is_interactive = is_terminal
         for steps in range(3):
             display.update(replace(STATUS, agent_steps=steps))
         display.note("the end")
@@ -157,7 +170,10 @@ def test_a_full_disk_ends_the_display_and_nothing_else(is_terminal: bool) -> Non
     stdout = sys.stdout
     # Unbuffered, as above.
     with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as stream:
-        display = Display(console=Console(file=stream, force_terminal=is_terminal), plain_interval_s=0.0)
+        display = Display(
+            console=Console(file=stream, force_terminal=is_terminal, force_interactive=is_terminal),
+            plain_interval_s=0.0,
+        )
         for steps in range(3):
             display.update(replace(STATUS, agent_steps=steps))
         display.note("the end")
@@ -175,7 +191,7 @@ def test_the_panel_shows_every_policy_on_one_screen(count: int, most_lines: int)
         for index in range(count)
     }
     file = io.StringIO()
-    display = Display(console=Console(file=file, force_terminal=True, width=120, height=50))
+    display = Display(console=Console(file=file, force_terminal=True, force_interactive=True, width=120, height=50))
     display.update(replace(STATUS, policies=policies))
     shown = file.getvalue()
     display.close()

@@ -107,6 +107,13 @@ def test_evaluations_are_points_with_their_intervals(tmp_path: Path) -> None:
     assert is_mostly_coloured(plot_runs([run], tmp_path / "evaluated.png"), orange) > 100
 
 
+def test_a_mean_that_rounding_puts_outside_of_its_interval_is_drawn(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", 0.0)
+    above = {"agent_steps": 300, "mean_return": 1 / 3, "interval_95": [1 / 3 + 1e-16, 1 / 3 + 1e-16]}
+    (run / EVALUATIONS_FILE).write_text(json.dumps(above) + "\n")
+    assert plot_runs([run], tmp_path / "evaluated.png").is_file()
+
+
 def test_a_replay_shows_its_samples_age_where_others_show_their_lag(tmp_path: Path) -> None:
     lag: dict[str, Any] = {"policy_lag_mean": None, "policy_lag_max": None}
     orange = (213, 94, 0)

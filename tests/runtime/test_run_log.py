@@ -17,6 +17,14 @@ def test_the_last_session_counts(tmp_path: Path) -> None:
     assert every_line(tmp_path, "versions") == []
 
 
+def test_the_end_of_an_earlier_session_is_not_that_of_the_last_one(tmp_path: Path) -> None:
+    line = "2026-01-01 INFO    [main] rollmill.run: {}\n"
+    texts = ["start: new", "command: first", "machine: m", "end: finished", "start: resumed", "command: second"]
+    (tmp_path / "run.log").write_text("".join(map(line.format, texts)))
+    assert last_lines(tmp_path, ("command", "end", "machine")) == {"command": "second"}
+    assert every_line(tmp_path, "end") == ["finished"]
+
+
 def test_a_run_without_a_log_tells_nothing(tmp_path: Path) -> None:
     assert last_lines(tmp_path, ("end",)) == {}
     (tmp_path / "run.log").mkdir()

@@ -124,7 +124,7 @@ class CampaignDisplay:
         """Show a new state; where there is no terminal, at intervals only."""
         self._newest = progress
         with silent_once_gone(self._console):
-            if self._console.is_terminal:
+            if self._console.is_interactive:
                 if self._live is None:
                     self._live = Live(console=self._console, auto_refresh=False)
                     self._live.start()
@@ -145,7 +145,7 @@ class CampaignDisplay:
             self._print(text)
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def _panel(self, progress: Progress) -> RenderableType:
         bar = Table.grid(padding=(0, 1), expand=True)

@@ -16,7 +16,7 @@ from rollmill.campaigns.space import Choices, Dimension
 from rollmill.campaigns.study import POINTS, Trial
 from rollmill.campaigns.sweep_figures import draw_history, draw_settings, draw_trial_curves
 from rollmill.campaigns.sweep_result import SweepResult, format_metric
-from rollmill.comparing.markup import picture, whole_page
+from rollmill.comparing.markup import picture, write_page
 from rollmill.comparing.tables import table
 from rollmill.reporting.metrics import is_number
 from rollmill.settings.option_values import format_value
@@ -62,7 +62,7 @@ def write_sweep_page(result: SweepResult) -> Path:
             "<h2>Trials</h2>",
             _trials(result),
         ]
-        (folder / PAGE).write_text(whole_page(title, parts))
+        write_page(folder / PAGE, title, parts)
         figures = replace(result, page=folder / PAGE).to_dict()
         (folder / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     except OSError as error:

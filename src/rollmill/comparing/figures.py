@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -327,7 +328,8 @@ def draw_aggregates(found: Mapping[str, Mapping[str, Estimate]], path: Path) -> 
         for place, (label, of_method) in enumerate(found.items()):
             value, low, high = of_method[name]
             colour = style_of[label].colour
-            axes.barh(place, max(high - low, 1e-9), left=low, color=colour, alpha=0.35, height=0.6)
+            if not math.isnan(low):
+                axes.barh(place, max(high - low, 1e-9), left=low, color=colour, alpha=0.35, height=0.6)
             axes.plot([value, value], [place - 0.3, place + 0.3], color=colour, linewidth=2.5)
         names = [_wrapped(label) for label in found] if name == AGGREGATES[0] else [""] * len(found)
         axes.set_yticks(range(len(found)), names)

@@ -21,14 +21,21 @@ dl.log dt { font-weight: 600; } dl.log dd { margin: 0; } @media (max-width: 40re
 """
 
 
-def whole_page(title: str, parts: Sequence[str]) -> str:
-    """Return a page with a title and these parts of its body."""
+def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
+    """Write a page with a title and these parts of its body.
+
+    Args:
+        path: The file.
+        title: Text.
+        parts: HTML. Characters that no file can have, as in a folder's name that is not UTF-8, are escaped.
+    """
     body = "\n".join(parts)
-    return (
+    page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
     )
+    path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def picture(path: Path) -> str:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import rollmill
 from rollmill.comparing.figures import draw_aggregates, draw_curves, draw_profiles, draw_scores
 from rollmill.comparing.lineage import draw_population, lineage_section, populations
 from rollmill.comparing.lineage import figures_of as figures_of_population
-from rollmill.comparing.markup import picture, whole_page
+from rollmill.comparing.markup import picture, write_page
 from rollmill.comparing.method_curves import curve_notes
 from rollmill.comparing.opponents import draw_evaluated_run, evaluated_runs, figures_of_opponents, opponents_section
 from rollmill.comparing.populations import draw_rated_run, figures_of, population_section, rated_runs
@@ -25,7 +27,7 @@ from rollmill.comparing.run_details import (
     figures_of_details,
     videos_section,
 )
-from rollmill.comparing.runs import Comparison, compare
+from rollmill.comparing.runs import Comparison, ComparisonError, compare
 from rollmill.comparing.statistics import (
     AGGREGATES,
     MissingReportExtraError,
@@ -83,7 +85,7 @@ def write_report(
         notes: Sentences below the title.
 
     Raises:
-        ComparisonError: The runs cannot be compared.
+        ComparisonError: The runs cannot be compared, or a file of one cannot be read.
         MissingPackageError: matplotlib is not installed.
         NotWritableError: The directory cannot be created or written to.
     """
@@ -94,6 +96,8 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
         return _write(comparison, folder, title=title, seed=seed, notes=notes)
     except OSError as error:
+        if error.filename is not None and not Path(error.filename).is_relative_to(folder):
+            raise ComparisonError(f"{error.filename} cannot be read ({error.strerror})") from error
         raise NotWritableError(
             f"the report cannot be written to {folder} ({error.strerror or error}): give another directory (--output)"
         ) from error
@@ -168,7 +172,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes
         parts.append(details_section(details))
         parts += [] if drawn_details is None else [picture(drawn_details)]
         parts.append(videos_section(details))
-    page.write_text(whole_page(title, parts))
+    write_page(page, title, parts)
     drawn = (
         *(path for paths in pictures_of.values() for path in paths),
         *pictures,
@@ -219,7 +223,7 @@ def _figures(
                 "minutes": run.minutes,
                 "score": run.score,
                 "human_normalised_score": run.human_normalised_score,
-                "is_evaluated": bool(run.evaluations),
+                "is_evaluated": run.is_evaluated,
                 "return_at_equal_steps": run.return_at("agent_steps", comparison.common(run.env)[0]),
                 "return_at_equal_time": run.return_at("time_s", 60.0 * comparison.common(run.env)[1]),
             }
@@ -232,18 +236,23 @@ def _figures(
         "games": list(games),
         "runs_of_each_game": dict(runs_of_game),
         "aggregates": {
-            label: {name: interval._asdict() for name, interval in of_method.items()}
+            label: {
+                name: {key: None if np.isnan(number) else number for key, number in interval._asdict().items()}
+                for name, interval in of_method.items()
+            }
             for label, of_method in found.items()
         },
     }
 
 
 def _aggregate_table(found: Mapping[str, Mapping[str, Estimate]]) -> str:
-    rows = [
-        [label, *(f"{v.value:.3f} [{v.low:.3f}, {v.high:.3f}]" for v in (of_method[name] for name in AGGREGATES))]
-        for label, of_method in found.items()
-    ]
+    rows = [[label, *(_with_interval(of_method[name]) for name in AGGREGATES)] for label, of_method in found.items()]
     return table(["method", "median", "interquartile mean", "mean", "optimality gap"], rows)
+
+
+def _with_interval(found: Estimate) -> str:
+    interval = "" if np.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
+    return f"{found.value:.3f}{interval}"
 
 
 def _note(games: Sequence[str], figures: Mapping[str, Any]) -> str:
@@ -251,5 +260,6 @@ def _note(games: Sequence[str], figures: Mapping[str, Any]) -> str:
     return (
         f'<p class="note">Human-normalised scores of {len(games)} game(s) that every method has played '
         f"({html.escape(', '.join(games))}); runs of each game: {counts}. 95 % intervals of the stratified bootstrap "
-        "(Agarwal et al. 2021, rliable).</p>"
+        "(Agarwal et al. 2021, rliable); they are too narrow with fewer than about five runs, and a single run has "
+        "none.</p>"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class ComparedRun:
         records: Its metrics.
         evaluations: The results of its evaluations, in the order of their agent steps.
         settings: Its settings by dotted key; see :func:`rollmill.comparing.methods.settings_of_run`.
+        is_evaluated: Whether evaluations tell its return: all runs of its environment that are compared have some.
     """
 
     path: Path
@@ -43,12 +45,18 @@ class ComparedRun:
     records: Sequence[dict[str, Any]]
     evaluations: Sequence[dict[str, Any]]
     settings: Mapping[str, Any]
+    is_evaluated: bool = True
+
+    @property
+    def evaluated_returns(self) -> list[float]:
+        """Mean raw returns of its evaluations."""
+        return [r["mean_return"] for r in self.evaluations if is_number(r.get("mean_return"))]
 
     @property
     def score(self) -> float | None:
-        """Mean raw return at the end: of its last evaluation, else of its last 100 training episodes."""
-        evaluated = [r["mean_return"] for r in self.evaluations if is_number(r.get("mean_return"))]
-        returns = evaluated or [r["episode_return"] for r in self.records if is_number(r.get("episode_return"))]
+        """Mean raw return at the end: of its last evaluation, or of its last 100 training episodes."""
+        returns = self.evaluated_returns if self.is_evaluated else []
+        returns = returns or [r["episode_return"] for r in self.records if is_number(r.get("episode_return"))]
         return float(returns[-1]) if returns else None
 
     @property
@@ -71,7 +79,7 @@ class ComparedRun:
         """Agent steps of its last record."""
         return int(self.records[-1]["agent_steps"]) if self.records else 0
 
-    @property
+    @cached_property
     def env_metrics(self) -> dict[str, float]:
         """``env/NAME`` -> the last value that environments have given in ``info["metrics"]``."""
         return {
@@ -164,7 +172,9 @@ def compare(runs: Sequence[str | Path]) -> Comparison:
             )
         )
     _check_seeds(found)
-    return Comparison(tuple(found))
+    # Actions are sampled in training, and an evaluation may take the best: both together would compare nothing.
+    trained_only = {run.env for run in found if not run.evaluated_returns}
+    return Comparison(tuple(replace(run, is_evaluated=run.env not in trained_only) for run in found))
 
 
 def _name_and_path(run: str | Path) -> tuple[str, Path]:

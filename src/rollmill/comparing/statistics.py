@@ -53,23 +53,23 @@ def mean_intervals(comparison: Comparison, env: str, *, seed: int = 0) -> dict[s
 
 
 def score_matrices(comparison: Comparison) -> tuple[list[str], dict[str, Floats]]:
-    """Human-normalised scores of the games that every method has played.
+    """Human-normalised scores of the games in which every method has a run with a score.
 
     Returns:
         The games, and for each method ``[runs, games]``. A matrix has no gaps: of games with more runs than others, the
         runs with the smallest seeds are in it.
     """
-    games = [
-        env
+    scores = {
+        (label, env): [
+            run.human_normalised_score for run in comparison.of(label, env) if run.human_normalised_score is not None
+        ]
+        for label in comparison.labels
         for env in comparison.envs
-        if all(
-            runs and all(run.human_normalised_score is not None for run in runs)
-            for runs in (comparison.of(label, env) for label in comparison.labels)
-        )
-    ]
+    }
+    games = [env for env in comparison.envs if all(scores[label, env] for label in comparison.labels)]
     matrices = {}
     for label in comparison.labels if games else ():
-        columns = [[run.human_normalised_score for run in comparison.of(label, game)] for game in games]
+        columns = [scores[label, game] for game in games]
         count = min(map(len, columns))
         matrices[label] = np.array([column[:count] for column in columns], np.float64).T
     return games, matrices
@@ -104,7 +104,7 @@ def aggregates(
     for label, scores in matrices.items():
         with _seeded(seed):
             points, intervals = library.get_interval_estimates({label: scores}, of, reps=resamples)
-        low, high = intervals[label]
+        low, high = intervals[label] if len(scores) > 1 else np.full((2, len(AGGREGATES)), np.nan)
         found[label] = {
             name: Estimate(float(points[label][i]), float(low[i]), float(high[i])) for i, name in enumerate(AGGREGATES)
         }
@@ -122,7 +122,7 @@ def profile(
     for label, scores in matrices.items():
         with _seeded(seed):
             shares, bands = library.create_performance_profile({label: scores}, taus, reps=resamples)
-        low, high = bands[label]
+        low, high = bands[label] if len(scores) > 1 else (shares[label], shares[label])
         found[label] = Profile(taus, shares[label], low, high)
     return found
 

@@ -82,9 +82,9 @@ def _note(common: tuple[int, float], *, has_human: bool) -> str:
     human = " Human = 1: scores in units of a human's, where 0 is random play." if has_human else ""
     return (
         '<p class="note">Return: mean over the seeds of the last evaluation, or of the last 100 training episodes '
-        "where a run has no evaluations; raw, neither scaled nor clipped. Interval: percentile bootstrap over the "
-        f"seeds; it is too narrow with fewer than about five seeds, and a single seed has none.{human} At equal steps "
-        "and at equal time: of the last 100 training episodes, where the first of all runs has ended "
+        "where one of the runs has no evaluations; raw, neither scaled nor clipped. Interval: percentile bootstrap "
+        f"over the seeds; it is too narrow with fewer than about five seeds, and a single seed has none.{human} At "
+        "equal steps and at equal time: of the last 100 training episodes, where the first of all runs has ended "
         f"({steps:,} agent steps, {minutes:.1f} minutes).</p>"
     )
 

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from rollmill.comparing.markup import whole_page
+from rollmill.comparing.markup import write_page
 from rollmill.comparing.page import NotWritableError
 from rollmill.comparing.tables import table
 from rollmill.evaluation.tournament_result import Score, TournamentResult
@@ -60,7 +60,7 @@ def write_tournament_page(result: TournamentResult, folder: Path | str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
-        (folder / PAGE).write_text(whole_page(title, parts))
+        write_page(folder / PAGE, title, parts)
     except OSError as error:
         raise _not_writable(folder, error) from error
     return folder / PAGE

@@ -316,20 +316,23 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
         _evaluate_task(snapshot, how if not task else how._replace(video=None), lineup, env, spec, task)
         for task in range(len(env.tasks))
     ]
-    return _of_all_tasks(snapshot, how, results)
+    return _of_all_tasks(snapshot, results)
 
 
-def _of_all_tasks(snapshot: Snapshot, how: _How, results: Sequence[EvaluationResult]) -> EvaluationResult:
-    """Return the results of all tasks as one."""
+def _of_all_tasks(snapshot: Snapshot, results: Sequence[EvaluationResult]) -> EvaluationResult:
+    """Return the results of all tasks as one, with the interval of independent means: tasks are not a sample."""
     returns = tuple(value for result in results for value in result.returns)
-    estimate = mean_interval(returns, seed=how.seed)
+    shared = [(len(result.returns) / len(returns), result) for result in results]
+    mean = sum(share * result.mean for share, result in shared)
+    below = math.hypot(*(share * (result.mean - result.interval[0]) for share, result in shared))
+    above = math.hypot(*(share * (result.interval[1] - result.mean) for share, result in shared))
     return replace(
         results[0],
         env=snapshot.env.name,
         returns=returns,
         lengths=tuple(length for result in results for length in result.lengths),
-        mean=estimate.value,
-        interval=(estimate.low, estimate.high),
+        mean=mean,
+        interval=(mean - below, mean + above),
         frames=sum(result.frames for result in results),
         seconds=sum(result.seconds for result in results),
         policies=_over_tasks([result.policies for result in results]),

@@ -99,7 +99,8 @@ def write_folder(folder: Path, name: str, run_dir: Path, snapshot: Snapshot, res
     told = {**result.to_dict(), "checkpoint": snapshot.checkpoint.name, "video": None}
     (folder / _RESULT).write_text(json.dumps(told, indent=2) + "\n")
     has_video = (folder / _VIDEO).is_file()
-    (folder / _CARD).write_text(model_card(_facts(name, run_dir, snapshot, saved, result, has_video=has_video)))
+    card = model_card(_facts(name, run_dir, snapshot, saved, result, has_video=has_video))
+    (folder / _CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
 
 
 def _facts(

@@ -104,14 +104,16 @@ def watch(
                     lineup = load()
             env_seed = int_seed(seed, "watched environment", len(returns))
             shown = chosen[len(returns) % len(chosen)]
+            cut = ""
             if window is not None:
                 returns.append(_show(window, lineup, env, env_seed, shown, spec))
             else:
                 film = film_episode(lineup, env, target, env_seed, task=shown, spec=spec)
                 returns.append(film.episode_return)
+                cut = "" if film.complete else " until the film is cut"
             where = "" if window is not None else f"   {target}"
             which = f"{env.tasks[shown]}   " if env.tasks else ""
-            say(f"{which}{lineup.snapshot.agent_steps:,} agent steps   return {returns[-1]:,.1f}{where}")
+            say(f"{which}{lineup.snapshot.agent_steps:,} agent steps   return {returns[-1]:,.1f}{cut}{where}")
     except WindowClosedError:
         pass
     finally:

@@ -54,7 +54,7 @@ def read_history(run_dir: Path) -> list[PbtEvent]:
     """Return the events of a run in their order; none if it has no history. Lines that are no events are left out."""
     path = run_dir / HISTORY_FILE
     events = []
-    for line in path.read_text().splitlines() if path.is_file() else ():
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             event = PbtEvent(**json.loads(line))
         except (ValueError, TypeError):

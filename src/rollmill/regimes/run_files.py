@@ -54,7 +54,7 @@ def leave_spaces(run_dir: Path, spaces: Mapping[str, object]) -> None:
 def leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) -> None:
     """Write the ledger at the end of a run; must not fail the run."""
     try:
-        (run_dir / LEDGER_FILE).write_text(summary + "\n")
+        (run_dir / LEDGER_FILE).write_text(summary + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         note(f"{LEDGER_FILE} could not be written: {error}")
 

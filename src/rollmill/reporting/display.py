@@ -44,7 +44,7 @@ class Display:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.console = console if console is not None else DisplayConsole(stderr=True)
-        self._interval_s = live_interval_s if self.console.is_terminal else plain_interval_s
+        self._interval_s = live_interval_s if self.console.is_interactive else plain_interval_s
         self._clock = clock
         self._shown_at: float | None = None
         self._pending: Status | None = None
@@ -58,10 +58,10 @@ class Display:
 
     def note(self, text: str) -> None:
         """Print text above the panel, or below all lines so far: what was chosen, a warning, the final report."""
-        if not self.console.is_terminal and self._pending is not None:
+        if not self.console.is_interactive and self._pending is not None:
             self._show(self._pending)
         with silent_once_gone(self.console):
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def update(self, status: Status) -> None:
         """Take a new status, and show it if the last one was shown long enough ago."""
@@ -85,8 +85,8 @@ class Display:
         if self.console.quiet:
             return
         with silent_once_gone(self.console):
-            if not self.console.is_terminal:
-                self.console.print(format_line(status), markup=False, highlight=False, soft_wrap=True)
+            if not self.console.is_interactive:
+                self.console.print(format_line(status), markup=False, highlight=False, emoji=False, soft_wrap=True)
                 return
             if self._live is None:
                 # No refresh thread: the panel changes only when there is something new.

@@ -77,7 +77,8 @@ def draw_evaluations(axes: Any, found: Band, **style: Any) -> None:
         **style: Of the points; see ``matplotlib.axes.Axes.errorbar``.
     """
     if len(found.x):
-        reach = (found.mean - found.low, found.high - found.mean)
+        # The mean may be outside of its interval by a rounding step, where all episodes have the same return.
+        reach = np.maximum(0.0, (found.mean - found.low, found.high - found.mean))
         axes.errorbar(found.x, found.mean, yerr=reach, linestyle="none", elinewidth=1.0, capsize=2.0, **style)
 
 

@@ -176,7 +176,7 @@ class Tuning:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / TUNED_FILE).write_text(json.dumps(signed(self.settings), indent=2) + "\n")
         (directory / "curves.json").write_text(json.dumps(self.curves.to_json(), indent=2) + "\n")
-        (directory / "tuning.txt").write_text(self.describe() + "\n")
+        (directory / "tuning.txt").write_text(self.describe() + "\n", encoding="utf-8", errors="backslashreplace")
         if not missing_modules("plots"):
             draw(
                 self.curves,
