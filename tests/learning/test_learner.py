@@ -79,6 +79,25 @@ def test_an_iteration_is_published_as_a_whole_and_learns_from_one_version(tmp_pa
         versions.check(trajectories([[4, 3]]), 5)
 
 
+def test_a_policy_that_has_saved_an_iteration_does_not_save_it_to_resume_again(tmp_path: Path) -> None:
+    versions = ExactVersions(
+        num_versions=1,
+        num_groups=0,
+        states=GroupStates(tmp_path),
+        first_iteration=0,
+        collective=Alone(),
+        keeps_groups=False,
+    )
+    versions.published(5, np.zeros(1, np.uint8), (0.0, 1.0))
+    packed = versions.pack(Progress(batches=5), can_resume=True, is_failing=False)
+    assert packed is not None
+    versions.check_saved({"in_flight": {**packed["in_flight"], "iteration": 0}})
+    with pytest.raises(ValueError, match="it belongs to iteration 5, but the groups resume from 0"):
+        versions.check_saved(packed)
+    assert versions.pack(Progress(batches=5), can_resume=True, is_failing=False) is None
+    assert versions.pack(Progress(batches=6), can_resume=True, is_failing=False) is not None
+
+
 def test_iterations_have_rows_and_checkpoints_at_fixed_counts() -> None:
     timetable = ByIteration(save_every=7, total_steps=10**6, batch_size=100, first_iteration=0)
     rows, saves, last_row = [], [], -1

@@ -143,19 +143,27 @@ def test_counts_and_returns_are_saved_and_restored() -> None:
     samples(record, 3, 0, 1)
     record.take_episodes(episodes((0, 1.0), (0, 3.0), (2, 5.0)))
     state = json.loads(json.dumps(record.state_dict()))
-    assert state == {"names": ["a", "b", "c"], "samples": [3, 0, 1], "returns": [[1.0, 3.0], [], [5.0]]}
+    assert state == {
+        "names": ["a", "b", "c"],
+        "samples": [3, 0, 1],
+        "samples_of_rows": [[0, 0, 0]],
+        "returns": [[1.0, 3.0], [], [5.0]],
+    }
     other, seconds = record_of()
     seconds[:] = 4.0
     samples(other, 50, 50, 50)
     other.load_state_dict(state)
     assert other.state_dict() == state
-    # Shares count from here.
-    assert shares(other) == [None] * 3
+    # Shares of samples go on; those of the time count from here.
+    assert shares(other) == [0.75, 0.0, 0.25]
     assert shares(other, "compute") == [None] * 3
     samples(other, 0, 2, 2)
     seconds[0, 1] += 1.0
-    assert shares(other) == [0.0, 0.5, 0.5]
+    assert shares(other) == [3 / 8, 2 / 8, 3 / 8]
     assert shares(other, "compute") == [0.0, 1.0, 0.0]
+    # A checkpoint of an earlier version.
+    other.load_state_dict({key: value for key, value in state.items() if key != "samples_of_rows"})
+    assert shares(other) == [None] * 3
 
 
 def test_counts_of_tasks_that_are_no_longer_learned_are_left_out() -> None:
@@ -164,7 +172,12 @@ def test_counts_of_tasks_that_are_no_longer_learned_are_left_out() -> None:
     record.take_episodes(episodes((0, 1.0), (1, 2.0), (2, 3.0)))
     other, _ = record_of(("c", "new", "a"))
     other.load_state_dict(record.state_dict())
-    assert other.state_dict() == {"names": ["c", "new", "a"], "samples": [5, 0, 3], "returns": [[3.0], [], [1.0]]}
+    assert other.state_dict() == {
+        "names": ["c", "new", "a"],
+        "samples": [5, 0, 3],
+        "samples_of_rows": [[0, 0, 0]],
+        "returns": [[3.0], [], [1.0]],
+    }
 
 
 def test_restored_returns_replace_those_so_far() -> None:

@@ -109,7 +109,7 @@ class Scene:
         for minibatch in cut.of(self.batch, targets_of(self, config), kept, coefficients):
             step = update.step(minibatch, is_stopping=is_stopping)
             if step is not None:
-                cut.previous_moments = step.moments
+                cut.keep_moments(step.moments)
             if step is None or is_stopping():
                 is_complete = False
                 break
@@ -323,6 +323,21 @@ def test_pieces_of_a_vtrace_minibatch_are_normalised_by_the_previous_one() -> No
     of = config(advantage="vtrace", minibatches=1, epochs=2)
     first, second = scene.step(of, micro_batch=2 * T), scene.step(of, micro_batch=2 * T)
     assert_same(first, second)
+
+
+@pytest.mark.parametrize(("micro_batch", "kept"), [(2, [5.0, 0.0, 9.0]), (10**6, [1.0, 0.0, 0.0])])
+def test_a_minibatch_of_one_sample_does_not_normalise_the_next_one(micro_batch: int, kept: list[float]) -> None:
+    scene = Scene()
+    of = config(advantage="vtrace", minibatches=1)
+    path = FastPath(precision="fp32", micro_batch=micro_batch, channels_last=False)
+    cut = Minibatches(scene.algorithm(of), scene.store.observation, path, np.random.default_rng(0))
+    coefficients = scene.algorithm(of).coefficients({"clip_range": of.clip_range, "entropy_coef": of.entropy_weight})
+    for _ in cut.of(scene.batch, targets_of(scene, of), scene.batch.arrays["valid"], coefficients):
+        cut.keep_moments(torch.tensor([5.0, 0.0, 9.0]))
+        cut.keep_moments(torch.tensor([1.0, 0.0, 0.0]))
+    assert cut.previous_moments is not None
+    # Where minibatches are whole, each has its own moments.
+    assert cut.previous_moments.tolist() == kept
 
 
 @pytest.mark.parametrize(("core", "advantage"), [("none", "gae"), ("gru", "gae"), ("none", "vtrace")])

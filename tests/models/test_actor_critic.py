@@ -15,9 +15,9 @@ from rollmill.losses.ppo import policy_gradient_loss, value_loss
 from rollmill.models.actor_critic import ActorCritic, is_of_critic
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import ImageInput
-from rollmill.models.observation import ObservationEncoder, register_encoder
+from rollmill.models.observation import ENCODERS, ObservationEncoder, register_encoder
 from rollmill.models.registry import make_model
-from rollmill.specs import CENTRAL_VIEW, ActionSpec, ArraySpec, BoxHead, CategoricalHead
+from rollmill.specs import CENTRAL_VIEW, TASK, ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
 VECTOR = {"obs": ArraySpec(shape=(6,), dtype="float32")}
 IMAGE = {"obs": ArraySpec(shape=(4, 36, 36), dtype="uint8", low=0, high=255)}
@@ -150,6 +150,31 @@ def test_a_central_critic_sees_what_the_actor_does_not() -> None:
     }
     with pytest.raises(ValueError, match="use core='none'"):
         ModelConfig(central_value=True, core="gru", shared=True)
+
+
+class Hungry(nn.Module):
+    """An encoder that takes all entries that it is given, as in docs/your-own.md."""
+
+    def __init__(self, observation: Any, action: ActionSpec, config: ModelConfig) -> None:
+        super().__init__()
+        self.output_size = sum(spec.size for spec in observation.values())
+
+    def forward(self, observation: Any) -> Any:
+        return torch.cat([entry.flatten(1) for entry in observation.values()], -1)
+
+
+def test_an_encoder_gets_the_entries_that_it_was_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENCODERS, "factories", dict(ENCODERS.factories))
+    register_encoder("hungry", Hungry)
+    hidden = {name: ArraySpec(shape=(size,), dtype="float32") for name, size in ((CENTRAL_VIEW, 12), (TASK, 2))}
+    specs = {**VECTOR, **hidden}
+    seen = observe(specs, 3)
+    config = ModelConfig(encoder="hungry", central_value=True, shared="auto")
+    output = ActorCritic(specs, DISCRETE, config)(seen)
+    assert output.value.shape == (3,)
+    plain = ActorCritic(specs, DISCRETE, ModelConfig(encoder="hungry"))
+    changed = {**seen, TASK: seen[TASK] + 1.0, CENTRAL_VIEW: seen[CENTRAL_VIEW] + 1.0}
+    torch.testing.assert_close(plain(changed).params, plain(seen).params)
 
 
 def names_in(model: nn.Module) -> list[str]:

@@ -25,6 +25,12 @@ def learner(context: ChildContext, is_patient: bool, stopped_by_others: bool = F
     context.send(LearnerFinished(REPORT, "runs/a/checkpoint_2.pt", stopped_by_others))
 
 
+def talkative_learner(context: ChildContext) -> None:
+    """Sends more after its last message, as other processes may."""
+    learner(context, is_patient=False)
+    context.send(CheckpointWritten("runs/a/checkpoint_2.pt"))
+
+
 def stuck(context: ChildContext, reports: bool) -> None:
     """Does not end when it is asked to."""
     if reports:

@@ -123,7 +123,7 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
         for minibatch in cut.of(data, targets, keep, coefficients):
             step = update.step(minibatch)
             assert step is not None
-            cut.previous_moments = step.moments
+            cut.keep_moments(step.moments)
         fingerprints.add(i, data, algorithm, update.optimisers)
         agent_steps += int(keep.sum())
         versions.append((copy.deepcopy(model), model.value_moments()))

@@ -25,7 +25,7 @@ from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.reporting.metrics import Record
 from rollmill.roles import EVALUATOR, LEARNER
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
-from rollmill.runtime.events import Exited, Failed, Handle, ProcessFailed, ProcessHung
+from rollmill.runtime.events import Event, Exited, Failed, Handle, ProcessFailed, ProcessHung
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 
@@ -108,6 +108,24 @@ def test_a_run_that_reaches_its_last_step_ends_by_itself(
     assert [report.agent_steps for report in found.reports] == [8], "the last report is not passed on yet"
     assert "mind the gap" in caplog.messages
     assert not supervisor.stop_flag.is_set()
+
+
+class Patient(Supervisor):
+    """Looks at its processes only when one has ended."""
+
+    def poll(self, timeout: float = 0.0) -> list[Event]:
+        events: list[Event] = []
+        while not any(isinstance(event, Exited) for event in events):
+            events += super().poll(0.1)
+        return events
+
+
+def test_what_comes_behind_the_last_message_is_taken_in() -> None:
+    with Patient() as supervisor:
+        supervisor.start(LEARNER.name, targets.talkative_learner, role=LEARNER)
+        found = watched(supervisor)
+    assert found.ended_by == "total_steps"
+    assert found.checkpoints == [Path("runs/a/checkpoint_1.pt"), Path("runs/a/checkpoint_2.pt")]
 
 
 @pytest.mark.parametrize("wanted", ["target_return", "callback", "caller", "signal"])

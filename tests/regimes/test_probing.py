@@ -23,6 +23,7 @@ from rollmill.models.sizing import largest_parameter
 from rollmill.regimes.caveats import caveats_of
 from rollmill.regimes.probing import _unpack_states, probe
 from rollmill.regimes.setup import NetworkSizes, Probed, Refusal, group_states
+from rollmill.regimes.steps_done import saved_steps
 from rollmill.regimes.torch_side import make_on_policy
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import LEARNER
@@ -61,6 +62,22 @@ def test_checkpoint_without_states_loads_no_state_files(tmp_path: Path, iteratio
     CheckpointStore(folder, CheckpointConfig()).save({"in_flight": state}, agent_steps=7)
     with pytest.raises(MalformedMessageError, match=r"is damaged or was changed; restore it"):
         _unpack_states(config, tmp_path, Ranks(), trust=False)
+
+
+def test_a_checkpoint_that_only_some_policies_have_is_no_longer_resumed(tmp_path: Path) -> None:
+    config = rollmill.make_config("gym/CartPole-v1", {**SETTINGS, "population.policies": "a,b"}).resolved()
+    folders = config.population.folders(tmp_path)
+    stores = [CheckpointStore(folder / "checkpoints", CheckpointConfig(keep=3)) for folder in folders]
+    groups = [GroupState(b"", {}, None).pack() for _ in range(config.num_envs // config.envs_per_group)]
+    # Policy a had saved iteration 8 twice, and b had not when the run was stopped.
+    for iteration in (4, 8, 8):
+        stores[0].save({"in_flight": InFlight(iteration, [], []).pack()}, agent_steps=10 * iteration)
+    stores[1].save({"in_flight": InFlight(4, [], groups).pack()}, agent_steps=40)
+    assert _unpack_states(config, tmp_path, Ranks(), trust=False) == 4
+    assert [path.stem.endswith("_end") for path in stores[0].paths()] == [True, True, False]
+    assert saved_steps(folders) == 80
+    # It can still be evaluated.
+    assert stores[0].load_latest().path == stores[0].paths()[0]
 
 
 def probed(config: Config, run_dir: Path | None = None, *, trust: bool = False) -> object:

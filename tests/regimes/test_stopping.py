@@ -17,6 +17,7 @@ import rollmill
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes import running
 from rollmill.runtime.events import ProcessHung
+from rollmill.runtime.fork_server import fork_server_pid
 from rollmill.settings.config import Config
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
@@ -67,6 +68,9 @@ def test_sigterm_to_every_process_saves_what_was_learned(tmp_path: Path, to: str
     def send(pids: dict[str, int]) -> None:
         if to == "all":
             os.kill(os.getpid(), signal.SIGTERM)
+            server = fork_server_pid()
+            assert server is not None
+            os.kill(server, signal.SIGTERM)
         for name, pid in pids.items():
             if to == "all" or (name == "learner") == (to == "learner alone"):
                 os.kill(pid, signal.SIGTERM)

@@ -28,6 +28,14 @@ def test_a_policy_has_the_runs_settings_but_for_its_own() -> None:
     assert from_json(Config, to_json(config)) == config
 
 
+def test_off_policy_policies_see_the_task_or_none_does() -> None:
+    tasks = "gym/CartPole-v1,gym/Acrobot-v1"
+    given = {"population.policies": "a,b", "policy.b.model.observe_task": False}
+    with pytest.raises(ValueError, match=r"policy\.b\.model\.observe_task=False, and True for the run"):
+        make_config(tasks, given, algo="dqn")
+    assert make_config(tasks, {**given, "policy.b.model.observe_task": True}, algo="dqn").has_task_entry
+
+
 def test_a_run_with_one_policy_is_its_own() -> None:
     config = make_config("gym/CartPole-v1")
     assert config.population.names == ("0",)

@@ -59,6 +59,8 @@ def test_a_run_that_is_not_resumed_begins_with_nothing(tmp_path):
 def test_another_boot_is_trusted_after_a_close_only(tmp_path, monkeypatch):
     begin(tmp_path)
     monkeypatch.setattr(replay_file, "boot_id", lambda: "another")
+    close_replay(tmp_path)
+    assert json.loads(record_of(tmp_path).read_text())["closed"] is False, "a run may fail before it has its own replay"
     lost = open_replay(tmp_path, layout(), RULES, resume=True)
     assert not lost.is_kept
     assert "the machine crashed" in lost.note

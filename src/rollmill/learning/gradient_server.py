@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.learner import Learner, Trainer
@@ -20,6 +19,7 @@ from rollmill.learning.replay_trainer import ReplayAccount, return_rule
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.sharing import FlatGradients, NetworkRing
 from rollmill.learning.tensors import to_tensors
+from rollmill.learning.update import refuse_running_statistics
 from rollmill.models.convolutions import centred_layers
 from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.storage.episodes import unpack_episode
@@ -50,7 +50,7 @@ class GradientServer:
         arrays: Any,
         max_staleness: int,
     ) -> None:
-        _refuse_own_statistics(algorithm)
+        refuse_running_statistics(algorithm, "learner.num_learners=1")
         setup = account.setup
         self._account = account
         self._context = setup.context
@@ -187,13 +187,3 @@ class GradientServer:
     def _receive_episodes(self) -> None:
         count = self._store.completed[0].get_many(self._messages, 0.0)
         self._progress.take_episodes([unpack_episode(m) for m in self._messages[:count].tolist()])
-
-
-def _refuse_own_statistics(algorithm: nn.Module) -> None:
-    """Raise for layers with running statistics: learners share gradients, not buffers."""
-    for name, module in algorithm.named_modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
-            raise ValueError(
-                f"{name} is a {type(module).__name__}, whose statistics are not shared between learners: use a layer "
-                "without statistics, such as LayerNorm, or learner.num_learners=1"
-            )

@@ -116,6 +116,18 @@ class Minibatches:
         self._random = random
         self._collective = collective or Alone()
         self.previous_moments: Tensor | None = None
+        self._uses_previous = False
+
+    def keep_moments(self, moments: Tensor | None) -> None:
+        """Keep the moments of a minibatch for the next one, unless parts would divide by the deviation of one sample.
+
+        Args:
+            moments: As :attr:`previous_moments`, of a minibatch that was learned from.
+        """
+        before = self.previous_moments
+        if self._uses_previous and moments is not None and before is not None and before.shape == moments.shape:
+            moments = torch.where(moments[0].sum() < 2.0, before, moments)
+        self.previous_moments = moments
 
     def of(
         self,
@@ -184,7 +196,7 @@ class Minibatches:
         pieces = np.array_split(own, -(-len(own) // max(1, limit))) if len(own) else []
         moments = self._advantage_moments(whole, chosen)
         if moments is None and len(pieces) > 1:
-            moments = self.previous_moments
+            moments, self._uses_previous = self.previous_moments, True
         shared = _Shared(float(count), moments, coefficients)
         if self._path.compile:
             # A compiled function would specialise on Python numbers.

@@ -406,7 +406,7 @@ class OnPolicyTrainer:
         for minibatch in self._minibatches.of(batch, targets, keep, coefficients, whole):
             step = self._update.step(minibatch, is_stopping=is_stopping)
             if step is not None:
-                self._minibatches.previous_moments = step.moments
+                self._minibatches.keep_moments(step.moments)
                 learner.after_step()
                 self._ledger.enter(LearnerPhase.LEARNING)  # after each step, as a sign of life
             if step is None or (is_alone and is_stopping()):

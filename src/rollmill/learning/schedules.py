@@ -193,9 +193,10 @@ class KLAdaptive:
         """Update the value by the rule above.
 
         Raises:
-            ValueError: ``kl`` is not finite.
+            ValueError: ``kl`` is not a number.
         """
-        if not math.isfinite(kl):
+        # The estimate may overflow while the loss is finite.
+        if math.isnan(kl):
             raise ValueError(
                 f"the KL divergence of the last batch is {kl}: the policy's outputs are not finite; lower the learning "
                 f"rate or max_grad_norm, and look for non-finite observations"

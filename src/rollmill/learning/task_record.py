@@ -78,6 +78,7 @@ class TaskRecord:
         return {
             "names": list(self._names),
             "samples": self._samples.tolist(),
+            "samples_of_rows": [samples.tolist() for samples, _ in self._rows],
             "returns": [list(returns) for returns in self._returns],
         }
 
@@ -89,8 +90,13 @@ class TaskRecord:
                 self._samples[index] = samples
                 self._returns[index].clear()
                 self._returns[index].extend(returns)
+        # Shares of samples go on as in an uninterrupted run; the time of an earlier session is not known.
+        of_rows = state.get("samples_of_rows", [state["samples"]])
         self._rows.clear()
-        self._rows.append((self._samples.copy(), self._seconds.sum(axis=0)))
+        for samples in of_rows:
+            of_names = dict(zip(state["names"], samples, strict=True))
+            row = np.array([of_names.get(name, 0) for name in self._names], np.int64)
+            self._rows.append((row, self._seconds.sum(axis=0)))
 
 
 def score_figures(names: Sequence[str], returns: Mapping[str, float]) -> dict[str, float | None]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rollmill.algorithms.base import Algorithm, Loss, Objective
 from rollmill.algorithms.batches import Batch, OnPolicyBatch, SequenceBatch
@@ -79,6 +79,8 @@ class Update:
         collective: Collective | None = None,
     ) -> None:
         """Build the optimisers."""
+        if collective is not None and collective.world_size > 1:
+            refuse_running_statistics(algorithm, "one rank")
         if path.precision == "fp64":
             algorithm.double()
         set_channels_last(algorithm, path.channels_last)
@@ -464,3 +466,21 @@ def _check_objectives(algorithm: Algorithm, objectives: Sequence[Objective]) -> 
                 )
     if wrong:
         raise ValueError(f"objectives() of {type(algorithm).__name__} {wrong}")
+
+
+def refuse_running_statistics(algorithm: nn.Module, instead: str) -> None:
+    """Refuse layers with running statistics, because learners and ranks share gradients, not buffers.
+
+    Args:
+        algorithm: The algorithm.
+        instead: What else allows such layers, for the message.
+
+    Raises:
+        ValueError: It has such a layer.
+    """
+    for name, module in algorithm.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            raise ValueError(
+                f"{name} is a {type(module).__name__}, whose statistics are not shared between learners: use a layer "
+                f"without statistics, such as LayerNorm, or {instead}"
+            )

@@ -149,6 +149,7 @@ class ExactVersions:
         self._first_iteration = first_iteration
         self._collective = collective
         self._keeps_groups = keeps_groups
+        self._packed_at: int | None = None
         # The versions that groups may use, the current one last.
         self._versions: list[PastVersion] = []
         self._moments: dict[int, Moments] = {}
@@ -188,12 +189,14 @@ class ExactVersions:
 
     def pack(self, progress: Progress, *, can_resume: bool, is_failing: bool) -> dict[str, Any] | None:
         """Return the groups' states at this version; None between two checkpoints."""
-        if is_failing:
+        # After a stop between the saves of two policies, the first one saves the same iteration again at the end.
+        if is_failing or (progress.batches == self._packed_at and not self._keeps_groups):
             return None
         groups = [] if not progress.batches else self._states.read_packed(progress.batches, self._num_groups)
         of_ranks = self._collective.gather(groups if can_resume else None)
         if any(states is None for states in of_ranks):
             return None
+        self._packed_at = progress.batches
         all_groups = [state for states in of_ranks for state in states or ()] if self._keeps_groups else []
         return {"in_flight": InFlight(progress.batches, self._versions[:-1], all_groups).pack()}
 

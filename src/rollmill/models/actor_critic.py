@@ -25,6 +25,11 @@ from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import CENTRAL_VIEW, TASK, ActionSpec, ArraySpec
 
 
+def _entries(observation: Mapping[str, Tensor], names: Sequence[str] | None) -> Mapping[str, Tensor]:
+    """Return some entries of an observation; all if ``names`` is None."""
+    return observation if names is None else {name: observation[name] for name in names}
+
+
 class ActorCriticOutput(NamedTuple):
     """Result of a forward pass.
 
@@ -70,6 +75,8 @@ class ActorCritic(nn.Module):
         if config.normalise_observations:
             self.normaliser = ObservationNormaliser(seen, images=config.normalise_images, clip=config.observation_clip)
         self.return_normaliser = RunningMeanStd(()) if config.normalise_returns is True else None
+        # What an encoder was built for: a user's may take all entries that it is given.
+        self._own, self._seen = (None if part == observation else tuple(part) for part in (own, seen))
         self.encoder, width = make_encoder(own, action, config)
         self.critic_encoder, critic_width = None, width
         if not config.shares_encoder(own):
@@ -252,7 +259,10 @@ class ActorCritic(nn.Module):
         """Features ``[N, F]`` of the actor, and of the critic if it has its own encoder."""
         if self.normaliser is not None:
             observation = self.normaliser(observation)
-        return self.encoder(observation), None if self.critic_encoder is None else self.critic_encoder(observation)
+        features = self.encoder(_entries(observation, self._own))
+        if self.critic_encoder is None:
+            return features, None
+        return features, self.critic_encoder(_entries(observation, self._seen))
 
     def _encode_in_parts(self, observation: Mapping[str, Tensor], size: int) -> tuple[Tensor, Tensor | None]:
         """As :meth:`_encode`, in parts of at most ``size`` observations."""

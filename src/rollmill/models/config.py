@@ -50,6 +50,7 @@ class ModelConfig(Checked, section="model"):
         mlp_sizes: Widths of the hidden layers of an MLP encoder. (64, 64) is CleanRL's, SB3's and Baselines' choice.
         head_sizes: Widths of dense layers between the encoder (or core) and the heads.
         activation: ``"auto"`` is the encoder's published one: ReLU (Nature, IMPALA), ELU (Sample Factory), tanh (MLP).
+            For ``head_sizes`` it is tanh with ``encoder="mlp"``, and ReLU with all others.
         core: Recurrent core between encoder and heads.
         core_size: Width of the core. 512 is Sample Factory's.
         shared: Whether actor and critic share encoder and heads' layers. A core requires ``shared``. ``"auto"`` shares

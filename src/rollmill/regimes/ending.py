@@ -80,13 +80,16 @@ def watch(
         return supervisor.stop_flag.is_set() or wanted_end() == "signal"
 
     while True:
+        end: tuple[LearnerFinished, EndedBy, float] | None = None
         for event in supervisor.poll(_POLL_S):
             if isinstance(event, Failed | Exited) and event.handle.name == EVALUATOR.name:
                 # Training does not depend on the evaluator; its remaining networks are evaluated at the end.
                 if isinstance(event, Failed) and not is_ending():
                     monitor.warn(f"evaluations stop, training continues: {event.error()}")
                 continue
-            if isinstance(event, Failed | Exited) and (failure := _unexpected(event, is_ending)) is not None:
+            # Behind the learners' last message, other processes may have left theirs, and may end.
+            ended = event if end is None and isinstance(event, Failed | Exited) else None
+            if ended is not None and (failure := _unexpected(ended, is_ending)) is not None:
                 failure = _blaming_stopped(failure, supervisor.stopped())
                 if failure.lacks_memory and memory:
                     known = f"{failure.description} Known of this run: {describe_parts(memory)}."
@@ -112,7 +115,9 @@ def watch(
                     ended_by = "caller"  # The learner's stop flag looks like a signal.
                 if ended_by is None:
                     ended_by = "signal" if supervisor.stop_flag.is_set() else "total_steps"
-                return finished, ended_by, grace_s(_STOP_GRACE_S)
+                end = finished, ended_by, grace_s(_STOP_GRACE_S)
+        if end is not None:
+            return end
         wanted = wanted_end()
         if ended_by is None:
             if monitor.is_time_up:

@@ -52,9 +52,10 @@ class HangLimits:
     Args:
         config: The resolved configuration.
         is_alone: Whether this is the only rank; with several, a learner also waits for the others.
+        start_s: How long a process may take to start at the least.
     """
 
-    def __init__(self, config: Config, *, is_alone: bool = True) -> None:
+    def __init__(self, config: Config, *, is_alone: bool = True, start_s: float = _START_S) -> None:
         """Compute the limits."""
         assert config.envs_per_group != "auto"
         of_rollout = _Limit(config.rollout.step_timeout_s, "rollout.step_timeout_s")
@@ -74,7 +75,7 @@ class HangLimits:
         }
         # Short phases. While a run ends, environments are closed in them, for example.
         self._silence = {
-            START: _Limit(_START_S + for_others, ""),
+            START: _Limit(max(_START_S, start_s) + for_others, ""),
             LEARNER.phases[LearnerPhase.MEASURING]: of_learner.at_least(_START_S).plus(for_others),
             ROLLOUT_WORKER.phases[RolloutPhase.BOOKKEEPING]: of_rollout.at_least(_BOOKKEEPING_S),
             **{phase: of_rollout.at_least(_SHORTEST_SILENCE_S) for phase in ROLLOUT_WORKER.waiting},

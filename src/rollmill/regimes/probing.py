@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rollmill.algorithms.base import Algorithm
     from rollmill.inference.guests import Guest
     from rollmill.models.noted_options import NotedOptions
+    from rollmill.storage.checkpoints import CheckpointStore
 
 
 def probe(
@@ -224,6 +225,24 @@ def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> tuple[int, ...]
     return tuple(find() if ranks.is_alone else exchange(ranks, "saved steps", find, config.distributed.timeout_s))
 
 
+def mark_newer(store: CheckpointStore, iteration: int) -> None:
+    """Mark checkpoints of later iterations as ends: the run stopped before all policies had saved theirs.
+
+    Otherwise later saves would remove the older ones, which all policies have, and metrics would count from there.
+    """
+    from rollmill.learning.in_flight import InFlight
+    from rollmill.storage.checkpoint_file import CheckpointError, load_checkpoint
+
+    for path in store.paths(to_resume=True):
+        try:
+            saved = InFlight.iteration_of(load_checkpoint(path))
+        except (CheckpointError, ValueError):
+            continue  # The learner says what is wrong with it.
+        if type(saved) is not int or saved <= iteration:
+            return
+        store.mark_as_end(path)
+
+
 def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) -> int:
     """Unpack the states of this rank's groups from the checkpoint to resume from; returns its iteration."""
     from rollmill.learning.in_flight import InFlight
@@ -245,6 +264,8 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) 
     # Only rank 0's disk has it.
     iteration, groups = find() if ranks.is_alone else exchange(ranks, "groups", find, config.distributed.timeout_s)
     InFlight(iteration, [], groups).check_complete(num_groups)
+    for folder in config.population.folders(run_dir)[:-1]:
+        mark_newer(CheckpointStore(folder / "checkpoints", config.checkpoint), iteration)
     states = group_states(run_dir)
     states.clear()
     for group, packed in enumerate(groups[i] for i in ranks.share(len(groups))):

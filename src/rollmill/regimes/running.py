@@ -150,6 +150,7 @@ def run(
         ExitStack() as at_end,
     ):
         if has_replay_file:
+            after_processes.callback(close_replay_of, run_dir, note=record.warn)
             at_end.callback(discard_new_replay_of, run_dir)
 
         def is_told_to_end() -> bool:
@@ -273,8 +274,6 @@ def run(
             for event in supervisor.stop(grace_s=grace_s):
                 if isinstance(event, Message) and isinstance(event.content, EnvMetrics):
                     monitor.take_env_metrics(event.content)
-            if has_replay_file:
-                close_replay_of(run_dir, note=monitor.warn)
             leave_ledger(run_dir, summary, note=monitor.warn)
             monitor.report(
                 finished.report, accounts, reports.statuses

@@ -62,7 +62,8 @@ def probe(
     if ranks is not None and not ranks.is_alone:
         timeout_s += config.distributed.timeout_s
     deadline = time.monotonic() + timeout_s
-    limits = HangLimits(config)
+    # All that a probe does counts as its start.
+    limits = HangLimits(config, start_s=timeout_s)
     found: Probed | None = None
     while time.monotonic() < deadline:
         if is_stop_wanted():

@@ -191,6 +191,9 @@ def become_fork_server() -> None:
     """In the fork server, before it imports anything large."""
     # A group of our own: Ctrl-C, Ctrl-Z and signals to the program's group are the program's to handle.
     os.setpgid(0, 0)
+    # systemd and Slurm send it to every process. With this one all others would die, and a learner could not save. It
+    # ends with the program.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if parent := os.environ.get(_PARENT):
         die_with_parent(int(parent))
 

@@ -424,6 +424,11 @@ class Supervisor:
             time.sleep(0.005)
         if code is not None:
             who = Handle("fork server", server, -1)
+            if code >= 0:
+                raise ProcessFailed(
+                    f"{who} exited with code {code}, and all processes of the run with it: its traceback is on the "
+                    "console. Usually a limit on processes or memory is reached (`ulimit -u`, pids.max of a container)."
+                ) from error
             text = describe_death(who, code, started=True, oom_kills_before=self._oom_kills)
             raise ProcessFailed(text) from error
 

@@ -84,6 +84,12 @@ def check_policies(config: Config) -> None:
     for name in names if config.policy else ():
         source_of(config, name)
         own = config_of_policy(config, name)
+        if config.in_replay and config.env.tasks and own.model.observe_task != config.model.observe_task:
+            raise ConfigError(
+                f"policy.{name}.model.observe_task={own.model.observe_task}, and {config.model.observe_task} for the "
+                "run: off-policy networks see all entries of an observation, so all policies see the task, or none: "
+                "set model.observe_task for the run alone."
+            )
         if sorted(own.reward_terms) != sorted(config.reward_terms):
             raise ConfigError(
                 f"policy.{name}: it has weights for the reward terms {', '.join(own.reward_terms)}, the run for "

@@ -147,6 +147,17 @@ class CheckpointStore:
         ]
         return sorted(numbered, key=_number, reverse=True)
 
+    def mark_as_end(self, path: Path) -> None:
+        """Rename a numbered checkpoint so that it can be evaluated, but not resumed.
+
+        Raises:
+            CheckpointError: It cannot be renamed.
+        """
+        try:
+            path.rename(path.with_name(f"{path.stem}_end{path.suffix}"))
+        except OSError as error:
+            raise CheckpointError(f"could not rename {path}: {error}; correct the folder's permissions") from error
+
     def is_due(self, agent_steps: int) -> bool:
         """Whether the next checkpoint should be written now.
 

@@ -148,13 +148,18 @@ def remove_replay(run_dir: Path) -> None:
 
 
 def close_replay(run_dir: Path) -> None:
-    """Flushes the replay to the disk and marks it as closed, after all processes have ended."""
+    """Flushes the replay to the disk and marks it as closed, after all processes have ended, however they did.
+
+    One that was left open before the machine was started again stays so: parts of it may be lost.
+    """
     record, path = run_dir / _FOLDER / _RECORD, run_dir / _FOLDER / _SLOTS
     if not record.exists():
         return  # The run ended before it had a replay.
     content, verdict = read_signed(record, _PURPOSE)
     if verdict is not Verdict.VALID:
         return  # The run ended before its own replay replaced this one.
+    if content.get("boot") != boot_id():
+        return
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
