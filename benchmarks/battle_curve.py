@@ -84,6 +84,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="PNG file")
     parser.add_argument("--run-dir", type=Path, help="of Rollmill's run (default: one that is removed)")
     arguments = parser.parse_args()
+    if not arguments.python.exists():
+        parser.error(
+            f"--python {arguments.python} does not exist; name a Python that has Sample Factory, or make this one with "
+            "`python benchmarks/peers.py --env battle --only sample-factory`"
+        )
     steps = int(arguments.steps)
     with tempfile.TemporaryDirectory(prefix="rollmill-battle-") as folder:
         own = own_curve(steps, arguments.seed, arguments.run_dir or Path(folder) / "run")

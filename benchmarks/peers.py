@@ -4,8 +4,8 @@ Each peer runs in an environment of its own (``.venv-peers-sf``: Sample Factory;
 the CleanRL-style loop on EnvPool; ``.venv-peers-frameworks``: TorchRL, RLlib, Tianshou and skrl;
 ``.venv-peers-multi-agent``: RLlib, TorchRL and Stable-Baselines3 on several agents), made by the first run, or in an
 existing one (``--python``). One that does not install or fails is reported as absent, with the reason. All have the
-same game, network, batch, epochs and cores, one after another, round after round, so that a slow minute of the machine
-hits all of them; medians over the rounds are compared.
+same game, network, batch, epochs and cores, and none a GPU; they run one after another, round after round, so that a
+slow minute of the machine hits all of them; medians over the rounds are compared.
 
 Before that, each peer's workers, environments and threads are searched (``--search-seconds``, 0 leaves it out): every
 candidate is measured twice, in turn, and the fastest is the peer's configuration for the comparison.
@@ -57,6 +57,7 @@ _PRESETS = {
     ),
     "cartpole-dqn": (
         *("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
+        *("--off-policy.epsilon-start", "0.04", "--off-policy.epsilon-end", "0.04"),
         *("--learner.batch-size", "64", "--replay.n-step", "1"),
     ),
     # More learners than two cores, as each waits for the server an eighth of its time; at the same update ratio: each
@@ -79,6 +80,9 @@ _OTHER_PRESETS = {
     "connect-four": {"rollmill-envpool": ("envpool/ConnectFour-v1", *_SELF_PLAY, "--num-envs", "512")},
 }
 _ROLLMILL = [sys.executable, "-m", "rollmill"]
+# The peers' scripts do all on the CPU.
+_ON_THE_CPU = ("--learner.device", "cpu", "--inference.device", "cpu")
+_CANDIDATES_CORES = 2
 _SHARED_MEMORY = Path("/dev/shm")
 _ENGINE_QUEUES = "ViZDoom*"
 _OVERHEAD_SECONDS = 600  # starting, warming up, Rollmill's measurements besides the training, ending
@@ -417,9 +421,12 @@ def measure(
         name -> reason.
     """
     absent: dict[str, str] = {}
+    cores = len(os.sched_getaffinity(0))
+    if cores != _CANDIDATES_CORES:
+        print(_two_cores_only(cores), file=sys.stderr, flush=True)
     own = {"rollmill": _PRESETS[env], **_OTHER_PRESETS.get(env, {})}
     commands = {
-        name: [*_ROLLMILL, "bench", "train", *preset, "--seconds", str(seconds), "--json"]
+        name: [*_ROLLMILL, "bench", "train", *preset, *_ON_THE_CPU, "--seconds", str(seconds), "--json"]
         for name, preset in own.items()
     }
     for peer in (replace(peer, interpreter=python) for peer in PEERS):
@@ -455,12 +462,19 @@ def measure(
         "env": env,
         "seconds": seconds,
         "rounds": rounds,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores,
         "machine": _processor(),
         "systems": systems,
         "commands": {name: command[1:] for name, command in commands.items()},
         "absent": absent,
     }
+
+
+def _two_cores_only(cores: int) -> str:
+    return (
+        f"The peers' candidates are sizes for {_CANDIDATES_CORES} cores. Rollmill uses the {cores} cores of this "
+        "machine, so the ratios say little."
+    )
 
 
 def _duel_map(python: Path) -> Path:
@@ -510,6 +524,8 @@ def table(result: dict[str, Any]) -> str:
             f"| {ratio} | {precision} |"
         )
     lines += [f"| {name} | | absent: {reason} | | | |{' |' * len(others)}" for name, reason in result["absent"].items()]
+    if result["cores"] != _CANDIDATES_CORES:
+        lines += ["", _two_cores_only(result["cores"])]
     return "\n".join(lines)
 
 

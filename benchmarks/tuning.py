@@ -45,7 +45,7 @@ def grid(preset: Allocation, cores: int, most_policy_workers: int) -> Iterator[A
     few = preset.num_envs < 2 * cores
     for num_envs, groups, workers, policy_workers, learner_cores in itertools.product(
         (preset.num_envs, 4 * preset.num_envs) if few else (preset.num_envs,),
-        (1, 2, 4),
+        sorted({1, 2, 4, cores, 2 * cores}),
         range(1, cores + 1),
         range(1, most_policy_workers + 1),
         range(1, cores + 1),

@@ -19,6 +19,8 @@ from window import Window, make_parser, report
 _GAMMA, _TAU, _BATCH, _CAPACITY, _POLICY_FREQUENCY = 0.99, 0.005, 256, 1_000_000, 2
 _EXPLORATION_NOISE, _POLICY_NOISE, _NOISE_CLIP = 0.1, 0.2, 0.5
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+# CleanRL's TD3 has 256 and 256; these are the paper's, as in Rollmill's preset and in Stable-Baselines3.
+_SAC_HIDDEN, _TD3_HIDDEN = (256, 256), (400, 300)
 
 
 class _Ring:
@@ -49,11 +51,11 @@ class _Ring:
 
 
 class _Critic(nn.Module):
-    def __init__(self, obs_size: int, action_size: int) -> None:
+    def __init__(self, obs_size: int, action_size: int, hidden: tuple[int, int]) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(obs_size + action_size, 256)
-        self.fc2 = nn.Linear(256, 256)
-        self.fc3 = nn.Linear(256, 1)
+        self.fc1 = nn.Linear(obs_size + action_size, hidden[0])
+        self.fc2 = nn.Linear(*hidden)
+        self.fc3 = nn.Linear(hidden[1], 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         x = F.relu(self.fc1(torch.cat([obs, action], 1)))
@@ -61,12 +63,14 @@ class _Critic(nn.Module):
 
 
 class _Actor(nn.Module):
-    def __init__(self, obs_size: int, action_space: gymnasium.spaces.Box, outputs: int) -> None:
+    def __init__(
+        self, obs_size: int, action_space: gymnasium.spaces.Box, hidden: tuple[int, int], outputs: int
+    ) -> None:
         super().__init__()
         size = int(np.prod(action_space.shape))
-        self.fc1 = nn.Linear(obs_size, 256)
-        self.fc2 = nn.Linear(256, 256)
-        self.heads = nn.ModuleList(nn.Linear(256, size) for _ in range(outputs))
+        self.fc1 = nn.Linear(obs_size, hidden[0])
+        self.fc2 = nn.Linear(*hidden)
+        self.heads = nn.ModuleList(nn.Linear(hidden[1], size) for _ in range(outputs))
         self.register_buffer("scale", torch.from_numpy((action_space.high - action_space.low) / 2))
         self.register_buffer("bias", torch.from_numpy((action_space.high + action_space.low) / 2))
 
@@ -106,8 +110,8 @@ class _Agent(Protocol):
 class _Sac:
     def __init__(self, obs_size: int, space: gymnasium.spaces.Box) -> None:
         action_size = int(np.prod(space.shape))
-        self._actor = _GaussianActor(obs_size, space, 2)
-        self._critics = nn.ModuleList(_Critic(obs_size, action_size) for _ in range(2))
+        self._actor = _GaussianActor(obs_size, space, _SAC_HIDDEN, 2)
+        self._critics = nn.ModuleList(_Critic(obs_size, action_size, _SAC_HIDDEN) for _ in range(2))
         self._targets = deepcopy(self._critics)
         self._critic_optimiser = torch.optim.Adam(self._critics.parameters(), lr=1e-3)
         self._actor_optimiser = torch.optim.Adam(self._actor.parameters(), lr=3e-4)
@@ -156,8 +160,8 @@ class _Td3:
     def __init__(self, obs_size: int, space: gymnasium.spaces.Box) -> None:
         action_size = int(np.prod(space.shape))
         self._low, self._high = float(space.low[0]), float(space.high[0])
-        self._actor = _DeterministicActor(obs_size, space, 1)
-        self._critics = nn.ModuleList(_Critic(obs_size, action_size) for _ in range(2))
+        self._actor = _DeterministicActor(obs_size, space, _TD3_HIDDEN, 1)
+        self._critics = nn.ModuleList(_Critic(obs_size, action_size, _TD3_HIDDEN) for _ in range(2))
         self._actor_target, self._targets = deepcopy(self._actor), deepcopy(self._critics)
         self._critic_optimiser = torch.optim.Adam(self._critics.parameters(), lr=3e-4)
         self._actor_optimiser = torch.optim.Adam(self._actor.parameters(), lr=3e-4)

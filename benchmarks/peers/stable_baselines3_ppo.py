@@ -6,10 +6,14 @@ from typing import Any
 
 import ale_py  # noqa: F401  (registers the games)
 import torch
+from gymnasium import spaces
+from networks import TanhTorso
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
+from torch import Tensor
 from window import Window, make_parser, report
 
 
@@ -25,6 +29,17 @@ class _Measure(BaseCallback):
 
     def _on_step(self) -> bool:
         return not self._window.is_full
+
+
+class _SharedTorso(BaseFeaturesExtractor):
+    """One torso for policy and value; SB3's own ``net_arch`` gives each a torso."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space, TanhTorso.width)
+        self._torso = TanhTorso(observation_space.shape[0])
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self._torso(observation)
 
 
 def _make(env: str, num_envs: int, vec_env: type[DummyVecEnv] | type[SubprocVecEnv]) -> VecEnv:
@@ -59,7 +74,8 @@ def main() -> None:
         model = PPO("CnnPolicy", env, **common, **settings)
     else:
         settings = {"n_epochs": 4, "gamma": 0.98, "gae_lambda": 0.8, "learning_rate": 1e-3}
-        model = PPO("MlpPolicy", env, **common, **settings)
+        shared = {"features_extractor_class": _SharedTorso, "net_arch": []}
+        model = PPO("MlpPolicy", env, **common, **settings, policy_kwargs=shared)
     window = Window(arguments.seconds, arguments.warm_up)
     try:
         model.learn(10**12, callback=_Measure(window))

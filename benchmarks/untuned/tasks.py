@@ -151,9 +151,10 @@ def _mujoco() -> Iterator[Task]:
         )
         yield task
         minutes = (0.5 + off_policy / 17_000, 0.5 + off_policy / 6_500)
-        yield replace(task, algorithm="sac", steps=off_policy, minutes=minutes)
+        # The off-policy preset of locomotion names the environments that are in the zoo.
+        yield replace(task, algorithm="sac", steps=off_policy, minutes=minutes, named=in_zoo)
         if id == "Hopper":
-            yield replace(task, algorithm="td3", steps=off_policy, minutes=minutes)
+            yield replace(task, algorithm="td3", steps=off_policy, minutes=minutes, named=in_zoo)
 
 
 TASKS = tuple(_tasks())
