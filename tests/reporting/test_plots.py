@@ -11,8 +11,17 @@ import numpy as np
 import pytest
 
 from rollmill.extras import MissingPackageError
-from rollmill.reporting.metrics import MetricsWriter, NoMetricsError
-from rollmill.reporting.plots import Curve, NothingToPlotError, PlotError, curve_of, evaluated, overlay, plot_runs
+from rollmill.reporting.metrics import MetricsWriter, NoMetricsError, read_metrics
+from rollmill.reporting.plots import (
+    Curve,
+    NothingToPlotError,
+    PlotError,
+    curve_of,
+    evaluated,
+    overlay,
+    overlay_if_alike,
+    plot_runs,
+)
 from rollmill.storage.evaluations import EVALUATIONS_FILE
 
 
@@ -105,6 +114,21 @@ def test_evaluations_are_points_with_their_intervals(tmp_path: Path) -> None:
     assert all(not len(column) for column in evaluated([]))
     (run / EVALUATIONS_FILE).write_text("\n".join(json.dumps(record) for record in records[:2]))
     assert is_mostly_coloured(plot_runs([run], tmp_path / "evaluated.png"), orange) > 100
+
+
+def test_a_run_that_ended_early_does_not_hide_the_others(tmp_path: Path) -> None:
+    whole, blue = make_run(tmp_path / "a", 0.0), (0, 114, 178)
+    short = make_run(tmp_path / "b", 0.0)
+    first = (short / "metrics.jsonl").read_text().splitlines()[:1]
+    (short / "metrics.jsonl").write_text(first[0] + "\n")
+    empty = make_run(tmp_path / "c", 0.0)
+    (empty / "metrics.jsonl").write_text("")
+    alone = is_mostly_coloured(plot_runs([whole], tmp_path / "alone.png"), blue)
+    both = is_mostly_coloured(plot_runs([whole, short, empty], tmp_path / "both.png"), blue)
+    assert both > 0.3 * alone
+    curves = [curve_of(read_metrics(run), "time_s", "frames_per_second") for run in (whole, short)]
+    assert overlay_if_alike(curves) is None
+    assert overlay_if_alike(curves[:1] * 2) is not None
 
 
 def test_a_mean_that_rounding_puts_outside_of_its_interval_is_drawn(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollmill.comparing.runs import ComparedRun, Comparison
-from rollmill.reporting.plots import Band, Curve, curve_of, overlay
+from rollmill.reporting.plots import Band, Curve, curve_of, overlay_if_alike
 
 AXES = ("agent_steps", "time_s")
 _FEW_POINTS = 10
-_LEAST_SHARE = 0.5  # of the axis that any run covers, below which the common part would hide most of the curves
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,7 @@ def curves_of_method(runs: Sequence[ComparedRun], axis: str) -> MethodCurves:
     singles = tuple(curve for run in runs if len((curve := curve_of(run.records, axis, "episode_return")).x))
     if len(singles) < 2:
         return MethodCurves(singles, None)
-    starts, ends = [curve.x[0] for curve in singles], [curve.x[-1] for curve in singles]
-    common, covered = min(ends) - max(starts), max(ends) - min(starts)
-    if common <= 0 or common < _LEAST_SHARE * covered:
-        return MethodCurves(singles, None)
-    return MethodCurves(singles, overlay(singles))
+    return MethodCurves(singles, overlay_if_alike(singles))
 
 
 def is_coarse(curve: Curve) -> bool:

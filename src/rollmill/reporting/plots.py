@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 _GRID_POINTS = 400
+_LEAST_SHARE = 0.5  # of the axis that any run covers, below which the common part would hide most of the curves
 # Room for ticks and labels around four panels, as parts of the figure, and between them, as parts of a panel.
 _MARGINS = {"left": 0.085, "right": 0.985, "bottom": 0.085, "top": 0.925, "wspace": 0.2, "hspace": 0.26}
 # Of the policies that chose a replay's samples; a replay has no lag.
@@ -102,6 +103,19 @@ def overlay(curves: Sequence[Curve]) -> Band:
     return Band(x, values.mean(0), values.min(0), values.max(0))
 
 
+def overlay_if_alike(curves: Sequence[Curve]) -> Band | None:
+    """As :func:`overlay`; None if all curves share too little of the axis, so that it would hide most of them.
+
+    Args:
+        curves: Those of several runs, each with a point.
+    """
+    starts, ends = [curve.x[0] for curve in curves], [curve.x[-1] for curve in curves]
+    common, covered = min(ends) - max(starts), max(ends) - min(starts)
+    if common <= 0 or common < _LEAST_SHARE * covered:
+        return None
+    return overlay(curves)
+
+
 def plot_runs(
     run_dirs: Sequence[Path | str], output: Path | str, *, title: str | None = None, goal: float | None = None
 ) -> Path:
@@ -111,7 +125,7 @@ def plot_runs(
 
     Args:
         run_dirs: Run directories, of runs that differ in their seed. Of several the mean is drawn, with the range from
-            the worst to the best.
+            the worst to the best, or each for itself, where one has covered less than half of what another one has.
         output: PNG file; its directory is made. An existing file, or a link, is replaced when the new one is whole.
         title: Title; by default the first run directory's name.
         goal: A return to draw a line at.
@@ -173,7 +187,9 @@ def plot_runs(
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
     name = title if title is not None else Path(run_dirs[0]).resolve().name
-    title = name if len(runs) == 1 else f"{name} ({len(runs)} runs: mean and range)"
+    with_rows = sum(map(bool, runs))
+    empty = f", {len(runs) - with_rows} without rows" if with_rows < len(runs) else ""
+    title = name if len(runs) == 1 else f"{name} ({with_rows} runs: mean and range{empty})"
     figure.suptitle(title, fontweight="bold", parse_math=False)  # A name's "$" begins no formula.
     return save_figure(figure, Path(output))
 
@@ -207,10 +223,6 @@ def save_figure(figure: Any, output: Path) -> Path:
 
 
 def _draw_returns(axes: Any, runs: Sequence[list[dict[str, Any]]], key: str, scale: float, goal: float | None) -> None:
-    if len(runs) > 1:
-        for records in runs:
-            single = curve_of(records, key, "episode_return")
-            axes.plot(single.x / scale, single.y, color=_BLUE, alpha=0.3, linewidth=0.8)
     _draw(axes, runs, key, "episode_return", scale, _BLUE, None)
     if goal is not None:
         axes.axhline(goal, color=_GREEN, linestyle="--", linewidth=1.0)
@@ -221,18 +233,26 @@ def _draw(
     axes: Any, runs: Sequence[list[dict[str, Any]]], x: str, y: str, scale: float, colour: str, label: str | None
 ) -> None:
     """Draw one quantity; if no run has it, the panel contains a note."""
-    try:
-        band = overlay([curve_of(records, x, y) for records in runs])
-    except NothingToPlotError:
+    curves = [curve for records in runs if len((curve := curve_of(records, x, y)).x)]
+    if not curves:
         if not axes.texts:
             axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", va="center", color=_GREY)
         return
-    at = band.x / scale
-    axes.plot(at, band.mean, color=colour, linewidth=1.8, label=label)
-    if len(runs) > 1:
-        axes.fill_between(at, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
-    elif y == "episode_return":
-        _draw_spread(axes, runs[0], x, scale, colour)
+    if len(curves) == 1:
+        axes.plot(curves[0].x / scale, curves[0].y, color=colour, linewidth=1.8, label=label)
+        if len(runs) == 1 and y == "episode_return":
+            _draw_spread(axes, runs[0], x, scale, colour)
+        return
+    band = overlay_if_alike(curves)
+    if band is None:
+        for index, curve in enumerate(curves):
+            axes.plot(curve.x / scale, curve.y, color=colour, linewidth=1.0, label=None if index else label)
+        return
+    if y == "episode_return":
+        for curve in curves:
+            axes.plot(curve.x / scale, curve.y, color=colour, alpha=0.3, linewidth=0.8)
+    axes.plot(band.x / scale, band.mean, color=colour, linewidth=1.8, label=label)
+    axes.fill_between(band.x / scale, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _draw_spread(axes: Any, records: Sequence[dict[str, Any]], x: str, scale: float, colour: str) -> None:
