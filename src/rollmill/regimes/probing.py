@@ -57,6 +57,7 @@ def probe(
     from rollmill.envs.errors import MissingExtra, UnknownEnvironment, UnsupportedSpace
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.envs.task_spaces import with_task_entry
+    from rollmill.envs.user_code import NoSuchModuleError
     from rollmill.evaluation.players import PlayerError
     from rollmill.evaluation.snapshot import NoRunError
     from rollmill.evaluation.tournament import TournamentError, check_opponents
@@ -114,6 +115,7 @@ def probe(
             saved = _saved_steps(config, run_dir, ranks or Ranks())
     except (
         UnfitActionsError,
+        NoSuchModuleError,
         UntrustedError,
         MalformedMessageError,
         TournamentError,
