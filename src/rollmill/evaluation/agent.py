@@ -386,9 +386,7 @@ def load(
     snapshot = read_snapshot(run_dir, checkpoint)
     spaces = read_spaces(run_dir)
     if spaces is None:
-        require_trusted(run_dir, snapshot, trust=trust)
-        for module in snapshot.env.imports:
-            import_user_code(module)
+        _import_modules(run_dir, snapshot, trust=trust)
     import_network(run_dir, snapshot, trust=trust)
     if spaces is None and snapshot.env.tasks:
         spaces = decode_spaces(spec_of([snapshot], snapshot.env).spaces)
@@ -420,8 +418,11 @@ def import_network(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> N
         UntrustedError: Such code is needed without ``trust``.
         NoSuchModuleError: A module is no longer there.
     """
-    if _is_network_known(snapshot):
-        return
+    if not _is_network_known(snapshot):
+        _import_modules(run_dir, snapshot, trust=trust)
+
+
+def _import_modules(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> None:
     require_trusted(run_dir, snapshot, trust=trust)
     for module in snapshot.env.imports:
         import_user_code(module)
