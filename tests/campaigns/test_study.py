@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -274,6 +276,18 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / STORAGE_FILE).write_text("this is no database" * 100)
     with pytest.raises(CampaignError, match=r"sweep\.db cannot be used"):
         study_in(tmp_path)
+
+
+def test_a_locked_file_is_named_and_the_study_can_go_on(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    trial = study.ask()
+    with contextlib.closing(sqlite3.connect(tmp_path / STORAGE_FILE, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(
+            CampaignError, match=r"sweep\.db cannot be used \(.*locked.*\): if it is locked, end the other"
+        ):
+            study.complete(trial.number, [1.0])
+    assert study_in(tmp_path).open_trials == [trial]
 
 
 def test_without_optuna_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,7 @@ class Study:
     Raises:
         MissingSweepExtraError: A package is not installed.
         SpaceError: The sampler cannot search this space.
+        CampaignError: The file cannot be used; also of each method.
     """
 
     def __init__(
@@ -119,27 +120,25 @@ class Study:
         self._seed = seed
         self._grid = grid_of(space) if sampler == "grid" else None
         _check_sampler(sampler, self._space)
-        with _quiet(self._optuna):
-            try:
-                if (folder / STORAGE_FILE).exists():
-                    _open_again(self._optuna, folder / STORAGE_FILE, metric, direction)
-                self._study = self._optuna.create_study(
-                    storage=_storage(self._optuna, folder / STORAGE_FILE),
-                    pruner=_pruner(self._optuna, pruner),
-                    study_name=_NAME,
-                    direction=direction,
-                    load_if_exists=True,
-                )
-                if _METRIC not in self._study.user_attrs:
-                    self._study.set_user_attr(_METRIC, metric)
-            except Exception as error:  # Of SQLAlchemy's, for a file that is damaged or cannot be written.
-                raise CampaignError(f"{folder / STORAGE_FILE} cannot be used ({error}).") from error
+        self._file = folder / STORAGE_FILE
+        with self._in_file():
+            if self._file.exists():
+                _open_again(self._optuna, self._file, metric, direction)
+            self._study = self._optuna.create_study(
+                storage=_storage(self._optuna, self._file),
+                pruner=_pruner(self._optuna, pruner),
+                study_name=_NAME,
+                direction=direction,
+                load_if_exists=True,
+            )
+            if _METRIC not in self._study.user_attrs:
+                self._study.set_user_attr(_METRIC, metric)
             # With the key of an earlier session, it would draw the same points again.
             self._study.sampler = _sampler(self._optuna, sampler, seed + len(self._all), jobs)
         self._open: dict[int, Any] = {}  # Number -> Optuna's trial.
         for frozen in self._all:
             if frozen.state == self._optuna.trial.TrialState.RUNNING:
-                with _quiet(self._optuna):
+                with self._in_file():
                     trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
                     self._suggest(trial)  # Killed in between, it may lack some.
                 self._open[frozen.number] = trial
@@ -167,7 +166,8 @@ class Study:
     @property
     def trials(self) -> list[Trial]:
         """All trials that have begun, by number, without failed ones that were tried again."""
-        retried = set(self._study.user_attrs.get(_RETRIED, ()))
+        with self._in_file():
+            retried = set(self._study.user_attrs.get(_RETRIED, ()))
         waiting = self._optuna.trial.TrialState.WAITING
         return [
             self._trial_of(t)
@@ -188,7 +188,7 @@ class Study:
         """Have a point tried next, once: a session that was killed may have proposed it before."""
         point = point_of(self._space, settings)
         if point not in [point_of(self._space, waiting) for waiting in self._proposed]:
-            with _quiet(self._optuna):
+            with self._in_file():
                 self._study.enqueue_trial(self._encoded(settings))
 
     def ask(self) -> Trial:
@@ -199,7 +199,7 @@ class Study:
         for draw in itertools.count():
             if not self._proposed and (self._grid is not None or draw >= _MOST_DRAWS):
                 self.propose(self._untried())
-            with _quiet(self._optuna):
+            with self._in_file():
                 trial = self._study.ask()
                 self._suggest(trial)
             self._open[trial.number] = trial
@@ -210,17 +210,17 @@ class Study:
     def report(self, number: int, point: int, value: float) -> None:
         """Give the pruner a value of a trial's learning curve, unless it has one of this point."""
         if point not in self._frozen(number).intermediate_values:
-            with _quiet(self._optuna):
+            with self._in_file():
                 self._open[number].report(value, point)
 
     def is_hopeless(self, number: int) -> bool:
         """Whether the pruner would end a trial now."""
-        with _quiet(self._optuna):
+        with self._in_file():
             return bool(self._open[number].should_prune())
 
     def complete(self, number: int, values: Sequence[float]) -> None:
         """End a trial with the metric of each seed."""
-        self._open[number].set_user_attr(_VALUES, list(values))
+        self._note(number, _VALUES, list(values))
         self._tell(number, sum(values) / len(values), None)
 
     def prune(self, number: int) -> None:
@@ -229,7 +229,7 @@ class Study:
 
     def fail(self, number: int, error: str) -> None:
         """End a trial without a result."""
-        self._open[number].set_user_attr(_ERROR, error)
+        self._note(number, _ERROR, error)
         self._tell(number, None, self._optuna.trial.TrialState.FAIL)
 
     def retry_failed(self) -> int:
@@ -238,7 +238,8 @@ class Study:
         for trial in failed:
             # In this order, and one by one: a kill in between leaves a failed trial, which the next call proposes.
             self.propose(trial.settings)
-            self._study.set_user_attr(_RETRIED, [*self._study.user_attrs.get(_RETRIED, ()), trial.number])
+            with self._in_file():
+                self._study.set_user_attr(_RETRIED, [*self._study.user_attrs.get(_RETRIED, ()), trial.number])
         return len(failed)
 
     @property
@@ -264,13 +265,36 @@ class Study:
         """Leave out a trial that has begun at the point of an earlier one; returns whether it did."""
         if point_of(self._space, self._trial_of(self._frozen(number)).settings) not in self._tried(number):
             return False
-        self._open[number].set_user_attr(_REPEATED, True)
+        self._note(number, _REPEATED, True)
         self._tell(number, None, self._optuna.trial.TrialState.FAIL)
         return True
 
+    def _note(self, number: int, name: str, value: object) -> None:
+        with self._in_file():
+            self._open[number].set_user_attr(name, value)
+
     def _tell(self, number: int, value: float | None, state: Any) -> None:
-        with _quiet(self._optuna):
+        with self._in_file():
             self._study.tell(self._open.pop(number), value, state)
+
+    @contextmanager
+    def _in_file(self) -> Iterator[None]:
+        """Use Optuna, which reads and writes the file, without its remarks.
+
+        Raises:
+            CampaignError: The file is damaged, locked by another program, or cannot be written.
+        """
+        from sqlalchemy.exc import SQLAlchemyError  # Optuna's, which is not installed without the extra.
+
+        try:
+            with _quiet(self._optuna):
+                yield
+        except (self._optuna.exceptions.OptunaError, SQLAlchemyError, OSError, RuntimeError) as error:
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise CampaignError(
+                f"{self._file} cannot be used ({reason}): if it is locked, end the other program that reads it; if the "
+                "disk is full, free space; and repeat the command, which continues."
+            ) from error
 
     def _frozen(self, number: int) -> Any:
         return next(frozen for frozen in self._all if frozen.number == number)
@@ -278,7 +302,8 @@ class Study:
     @property
     def _all(self) -> Any:
         """Optuna's trials, which must not be changed."""
-        return self._study.get_trials(deepcopy=False)
+        with self._in_file():
+            return self._study.get_trials(deepcopy=False)
 
     def _trial_of(self, frozen: Any) -> Trial:
         states = self._optuna.trial.TrialState
