@@ -142,7 +142,7 @@ class Choices:
 
     def describe(self) -> str:
         """Say in words what is searched."""
-        return " | ".join(map(_text, self.values))
+        return " | ".join(map(format_value, self.values))
 
 
 Dimension = Range | Choices
@@ -192,7 +192,7 @@ def parse_space(
             try:
                 check({key: value})
             except ValueError as error:
-                raise SpaceError(f"the space: {key}={_text(value)} is refused: {error}") from error
+                raise SpaceError(f"the space: {key}={format_value(value)} is refused: {error}") from error
         found[key] = dimension
     if not found:
         raise SpaceError("the space is empty: give one table for each setting, such as [learner.learning_rate].")
@@ -385,7 +385,3 @@ def _jsonable(value: object) -> Any:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError) as error:
         raise SpaceError(f"the space: the choice {value!r} cannot be written as JSON ({error}).") from error
-
-
-def _text(value: object) -> str:
-    return format_value(tuple(value) if isinstance(value, list) else value)

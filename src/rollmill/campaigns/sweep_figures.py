@@ -10,8 +10,7 @@ import numpy as np
 
 from rollmill.campaigns.follow import RunFollower
 from rollmill.campaigns.space import Choices, Dimension
-from rollmill.comparing.figures import styles
-from rollmill.reporting.plots import save_figure
+from rollmill.comparing.figures import new_figure, save, styles, tidy
 from rollmill.settings.option_values import format_value
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _GREY = "#8C8C8C"
 
 def draw_history(result: SweepResult, path: Path) -> Path:
     """Draw the value of each trial, and the best until then."""
-    figure = _figure(9.0, 3.6)
+    figure = new_figure(9.0, 3.6)
     axes = figure.subplots()
     complete = sorted(result.ranked, key=lambda trial: trial.number)
     numbers, values = [t.number for t in complete], np.array([t.value for t in complete], np.float64)
@@ -41,8 +40,8 @@ def draw_history(result: SweepResult, path: Path) -> Path:
     axes.set_ylabel(result.metric, parse_math=False)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False, fontsize="small")
-    _tidy(axes)
-    save_figure(figure, path)
+    tidy(axes)
+    save(figure, path)
     return path
 
 
@@ -51,7 +50,7 @@ def draw_settings(result: SweepResult, path: Path) -> Path:
     count = len(result.space)
     columns = min(_COLUMNS, count)
     rows = -(-count // columns)
-    figure = _figure(3.6 * columns + 1.0, 3.2 * rows)
+    figure = new_figure(3.6 * columns + 1.0, 3.2 * rows)
     grid = np.atleast_1d(figure.subplots(rows, columns, sharey=True)).ravel()
     for axes in grid[count:]:
         axes.set_visible(False)
@@ -59,7 +58,7 @@ def draw_settings(result: SweepResult, path: Path) -> Path:
         _draw_setting(axes, result, dimension)
     for axes in grid[::columns]:
         axes.set_ylabel(result.metric, parse_math=False)
-    save_figure(figure, path)
+    save(figure, path)
     return path
 
 
@@ -67,7 +66,7 @@ def draw_trial_curves(result: SweepResult, path: Path) -> Path:
     """Draw the metric of the first seed of each trial over agent steps."""
     from matplotlib.ticker import EngFormatter
 
-    figure = _figure(9.0, 4.0)
+    figure = new_figure(9.0, 4.0)
     axes = figure.subplots()
     best, start = result.best, result.start
     for trial in result.trials:
@@ -93,8 +92,8 @@ def draw_trial_curves(result: SweepResult, path: Path) -> Path:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_ylabel(result.metric, parse_math=False)
     axes.legend(frameon=False, fontsize="small")
-    _tidy(axes)
-    save_figure(figure, path)
+    tidy(axes)
+    save(figure, path)
     return path
 
 
@@ -111,7 +110,7 @@ def _draw_setting(axes: Any, result: SweepResult, dimension: Dimension) -> None:
         known = [trial for trial in trials if key in trial.settings]
         axes.plot(_places(known, dimension), [trial.value for trial in known], marker, color=colour, markersize=5)
     if isinstance(dimension, Choices):
-        names = [format_value(tuple(v) if isinstance(v, list) else v) for v in dimension.values]
+        names = [format_value(v) for v in dimension.values]
         axes.set_xticks(range(len(names)), names)
         axes.set_xlim(-0.5, len(names) - 0.5)
     elif dimension.log:
@@ -120,7 +119,7 @@ def _draw_setting(axes: Any, result: SweepResult, dimension: Dimension) -> None:
         if dimension.high >= 10.0 * dimension.low:  # A power of ten has a label; those between would overlap.
             axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(key, parse_math=False)
-    _tidy(axes)
+    tidy(axes)
 
 
 def _places(trials: Sequence[Trial], dimension: Dimension) -> list[float]:
@@ -128,14 +127,3 @@ def _places(trials: Sequence[Trial], dimension: Dimension) -> list[float]:
     return (
         [dimension.values.index(v) for v in values] if isinstance(dimension, Choices) else cast("list[float]", values)
     )
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=120, layout="constrained")
-
-
-def _tidy(axes: Any) -> None:
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -66,7 +66,10 @@ def write_sweep_page(result: SweepResult) -> Path:
         figures = replace(result, page=folder / PAGE).to_dict()
         (folder / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     except OSError as error:
-        raise CampaignError(f"the page cannot be written to {folder} ({error.strerror or error}).") from error
+        raise CampaignError(
+            f"the page cannot be written to {folder} ({error.strerror or error}): free space or give "
+            "permission to write there, and repeat the command, which writes it."
+        ) from error
     return folder / PAGE
 
 
@@ -164,7 +167,7 @@ def _settings(trial: Trial, keys: Sequence[str]) -> list[str]:
 def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return format_value(tuple(value) if isinstance(value, list) else value)
+    return format_value(value)
 
 
 def _seeds(trial: Trial) -> str:

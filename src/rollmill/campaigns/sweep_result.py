@@ -87,10 +87,7 @@ class SweepResult:
         for name, chosen in (("algo", self.algo), ("protocol", self.protocol)):
             words += [] if chosen is None else [f"--{name}", chosen]
         for key, value in self.best_settings.items():
-            if is_entry(Config, key):
-                text = format_untyped(value)
-            else:
-                text = format_value(tuple(value) if isinstance(value, list) else value)
+            text = format_untyped(value) if is_entry(Config, key) else format_value(value)
             option = f"--{key.replace('_', '-')}"
             words += [f"{option}={text}"] if text.startswith("--") else [option, text]
         return shlex.join(words)

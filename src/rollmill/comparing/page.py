@@ -40,6 +40,7 @@ from rollmill.comparing.tables import scores_section, table
 from rollmill.comparing.task_results import draw_tasks, figures_of_tasks, runs_of_tasks, tasks_section
 from rollmill.evaluation.stats import Estimate
 from rollmill.extras import check_extra
+from rollmill.reporting.plots import PlotError
 
 PAGE = "report.html"
 FIGURES = "report.json"
@@ -95,6 +96,8 @@ def write_report(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return _write(comparison, folder, title=title, seed=seed, notes=notes)
+    except PlotError as error:
+        raise NotWritableError(str(error)) from error
     except OSError as error:
         if error.filename is not None and not Path(error.filename).is_relative_to(folder):
             raise ComparisonError(f"{error.filename} cannot be read ({error.strerror})") from error

@@ -338,7 +338,7 @@ def format_value(value: object) -> str:
     """Format a value as it is written on the command line."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return ",".join(format_value(item) for item in value)
     if isinstance(value, Mapping):
         return json.dumps(dict(value), default=str)
