@@ -25,7 +25,7 @@ from rollmill.campaigns.jobs import STATE_FILE, CampaignError, open_campaign
 from rollmill.campaigns.space import SpaceError
 from rollmill.campaigns.study import Study
 from rollmill.campaigns.sweep_result import SweepResult
-from rollmill.campaigns.sweeping import _plan, _Trials, sweep
+from rollmill.campaigns.sweeping import _Plan, _plan, _Trials, sweep
 from rollmill.reporting.metrics import read_metrics
 from rollmill.settings.run_config import load_config
 
@@ -48,6 +48,42 @@ def small_sweep(folder: Path, **changes: Any) -> SweepResult:
         SPACE,
         **{"trials": 2, "output": folder, "quiet": True, "pruner": "none", **SMALL, "total_steps": 3000, **changes},
     )
+
+
+def test_a_sweep_begins_with_the_environments_arguments() -> None:
+    space = {"env.kwargs.sutton_barto_reward": {"choices": [False, True]}, "learner.epochs": {"choices": [1, 4]}}
+
+    def plan(**given: object) -> _Plan:
+        return _plan("gym/CartPole-v1", space, given, algo=None, protocol=None, metric="episode_return")
+
+    known = plan(**{"env.kwargs.sutton_barto_reward": True})
+    assert known.start == {"env.kwargs.sutton_barto_reward": True, "learner.epochs": 4}
+    unknown = plan()
+    assert (unknown.start, unknown.outside) == (None, ("env.kwargs.sutton_barto_reward (as the environment has it)",))
+
+
+def test_runs_that_were_dropped_are_not_waited_for(tmp_path: Path) -> None:
+    plan = _plan("gym/CartPole-v1", SPACE, SMALL, algo=None, protocol=None, metric="episode_return")
+    with open_campaign(tmp_path, "sweep", {}) as campaign:
+        options: dict[str, Any] = {"sampler": "random", "pruner": "none", "metric": "episode_return"}
+        study = Study(tmp_path, plan.space, **options, direction="maximize", seed=1, jobs=1)
+        source = _Trials(campaign, study, plan, trials=2, seeds=3, metric="episode_return")
+        assert source.total == 6
+        job = source.take()
+        assert job is not None
+        source.ended(campaign.update(job.name, status="failed", error="too bad"))
+        assert [trial.state for trial in study.trials] == ["failed"]
+        assert source.total == 4
+
+
+def test_a_metric_that_is_refused_is_not_remembered(tmp_path: Path) -> None:
+    may_change = ("metric",)
+    with open_campaign(tmp_path, "sweep", {"metric": "a"}, may_change) as campaign:
+        assert not campaign.is_changed
+    with open_campaign(tmp_path, "sweep", {"metric": "b"}, may_change) as campaign:
+        assert campaign.is_changed
+    with open_campaign(tmp_path, "sweep", {"metric": "a"}, may_change) as campaign:
+        assert not campaign.is_changed
 
 
 @pytest.mark.slow

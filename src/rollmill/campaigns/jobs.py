@@ -92,8 +92,8 @@ class Campaign:
     Attributes:
         folder: The folder.
         token: Marks the processes of the campaign's runs, in this and in earlier sessions.
-        is_new: Whether no earlier session has begun it.
-        is_changed: Whether its definition is another one than in the session before.
+        is_changed: Whether its runs are judged by something else than in the session before, which :meth:`save` makes
+            known to the next one.
     """
 
     def __init__(
@@ -111,8 +111,7 @@ class Campaign:
         self._definition = json.loads(json.dumps(definition))
         self._records: dict[str, Record] = {}
         self.token = uuid.uuid4().hex
-        self.is_new = not (folder / STATE_FILE).exists()
-        if not self.is_new:
+        if (folder / STATE_FILE).exists():
             self._read()
 
     @property
@@ -257,7 +256,8 @@ def open_campaign(
         folder: The folder, which is created.
         kind: What it is.
         definition: What must be the same in all sessions, as JSON data.
-        may_change: Keys of it that say how runs are judged. With another value, pruned runs are continued.
+        may_change: Keys of it that say how runs are judged. With another value, pruned runs are continued, after the
+            caller has checked that finished ones can be judged by it, and has saved the campaign.
         may_correct: Keys of it that may change as long as every run has failed without a checkpoint.
 
     Raises:
@@ -272,7 +272,8 @@ def open_campaign(
             raise CampaignError(f"the {kind} cannot use its folder: {error}") from error
         campaign = Campaign(folder, kind, definition, may_change, may_correct)
         sweep.kill_all(campaign.token)
-        campaign.save()
+        if not campaign.is_changed:
+            campaign.save()
         yield campaign
 
 

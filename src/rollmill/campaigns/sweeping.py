@@ -119,6 +119,7 @@ def sweep(
         if campaign.is_changed:
             done = [name for name, record in campaign.records.items() if record.status == "done"]
             check_has_metric([campaign.run_dir(name) for name in done], metric)
+            campaign.save()
             if not quiet:
                 print(_describe_change(metric, direction, len(done)), file=sys.stderr, flush=True)
         study = Study(
@@ -229,7 +230,7 @@ def _plan(
         raise CampaignError(
             "the space has seed, which is no setting to search: give seeds for several runs of a trial."
         )
-    values = encode_settings(config, searched)
+    values = _values(config, searched)
     outside = [dimension for dimension in dimensions if not contains(dimension, values.get(dimension.key))]
     given = full_keys(config, overrides)
     for dimension in outside:
@@ -251,10 +252,21 @@ def _plan(
         space=dimensions,
         fixed=fixed,
         start=None if outside else {dimension.key: values[dimension.key] for dimension in dimensions},
-        outside=tuple(f"{dimension.key}={values.get(dimension.key)!r}" for dimension in outside),
+        outside=tuple(
+            f"{key}={values[key]!r}" if key in values else f"{key} (as the environment has it)"
+            for key in (dimension.key for dimension in outside)
+        ),
         algo=algo,
         protocol=protocol,
     )
+
+
+def _values(config: Config, keys: Collection[str]) -> dict[str, Any]:
+    """The values of complete keys as JSON data; of an entry that its mapping lacks, there is none."""
+    found: dict[str, Any] = encode_settings(config, keys)
+    for mapping in [name for name in found if name not in keys]:
+        found |= {f"{mapping}.{entry}": value for entry, value in found.pop(mapping).items()}
+    return {key: value for key, value in found.items() if key in keys}
 
 
 def _describe_change(metric: str, direction: str, num_done: int) -> str:
@@ -292,8 +304,12 @@ class _Trials:
 
     @property
     def total(self) -> int:
-        ended = sum(trial.state not in ("running",) for trial in self._study.trials)
-        return max(self._trials, ended) * self._seeds
+        trials = self._study.trials
+        ended = [trial.number for trial in trials if trial.state != "running"]
+        # Where one seed of a trial was pruned or has failed, others have not begun.
+        runs = [self._campaign.records.get(trial_run_name(n, seed)) for n in ended for seed in range(self._seeds)]
+        of_ended = sum(record is not None and record.status in ENDED for record in runs)
+        return of_ended + max(0, self._trials - len(ended)) * self._seeds
 
     @property
     def names(self) -> Collection[str]:
