@@ -71,10 +71,13 @@ def test_an_algorithm_of_a_script_is_imported_from_it(tmp_path: Path) -> None:
         "rollmill.register_algorithm('mine', Mine)\n"
         "if __name__ == '__main__':\n"
         "    for algo in ('mine', 'ppo'):\n"
-        "        print(program.with_own_code('gym/CartPole-v1', {}, algo=algo, protocol=None))\n"
+        "        for given in ({}, {'imports': ('json',)}):\n"
+        "            print(program.with_own_code('gym/CartPole-v1', given, algo=algo, protocol=None))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [str({"env.imports": (str(script),)}), "{}"]
+    found = [eval(line) for line in done.stdout.splitlines()]
+    assert found[:2] == [{"env.imports": (str(script),)}, {"env.imports": ("json", str(script))}]
+    assert found[2:] == [{}, {"imports": ("json",)}]
 
 
 @pytest.mark.slow

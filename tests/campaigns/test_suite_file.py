@@ -100,3 +100,10 @@ def test_errors_of_names(tmp_path: Path) -> None:
 
 def test_nested_tables_are_dotted_keys() -> None:
     assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}
+
+
+def test_an_argument_of_an_environment_may_be_a_table() -> None:
+    tables = {"env": {"kwargs": {"config": {"traffic": 0.1}, "options": {}, "gravity": 9.8}}}
+    expected = {"env.kwargs.config": {"traffic": 0.1}, "env.kwargs.options": {}, "env.kwargs.gravity": 9.8}
+    assert flat(tables) == expected
+    assert flat({"env.kwargs.config": {"traffic": 0.1}}) == {"env.kwargs.config": {"traffic": 0.1}}

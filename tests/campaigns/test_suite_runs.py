@@ -131,4 +131,7 @@ def test_errors_come_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('environments = ["CartPole-v1"]\n[methods."a b"]\n[methods.a_b]\n')
     with pytest.raises(CampaignError, match="two runs that are called CartPole-v1-a_b-seed_1"):
         suite(str(tmp_path / "mine.toml"), output=folder)
+    (tmp_path / "mine.toml").write_text('environments = ["CartPole-v1", "gym/CartPole-v1"]\n')
+    with pytest.raises(CampaignError, match="has 'CartPole-v1' and 'gym/CartPole-v1', which are the same"):
+        suite(str(tmp_path / "mine.toml"), output=folder)
     assert not folder.exists()

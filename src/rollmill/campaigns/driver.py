@@ -98,7 +98,7 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
                     queue.stop(running.job.name, "pruned")
             display.update(_progress(campaign, source, queue.running, time.monotonic() - began, before))
         if queue.running:
-            display.note(f"ending {len(queue.running)} run(s), which save what they have learned")
+            display.note(f"ending {len(queue.running)} run(s), which save what they have learned (lockstep: partly)")
     return False
 
 

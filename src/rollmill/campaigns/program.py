@@ -8,9 +8,10 @@ from typing import Any
 from rollmill.api import make_config
 from rollmill.campaigns.jobs import CampaignError
 from rollmill.envs.registry import register_factory
-from rollmill.regimes.user_code import names_definitions, uses_registrations
+from rollmill.regimes.user_code import names_definitions
 from rollmill.runtime.shipping import is_main_importable
-from rollmill.settings.run_config import own_script
+from rollmill.settings.options import full_keys
+from rollmill.settings.run_config import imports_of, own_script
 
 
 def name_of(preset: str | Callable[..., Any]) -> str:
@@ -35,10 +36,10 @@ def with_own_code(
     """
     found = dict(overrides)
     config = make_config(name_of(preset), overrides, algo=algo, protocol=protocol)
-    if config.env.imports:
+    if (imports := imports_of(config)) != config.env.imports:
+        return {**full_keys(config, found), "env.imports": imports}
+    if imports or own_script() is not None:
         return found
-    if (script := own_script()) is not None:
-        return {**found, "env.imports": (script,)} if uses_registrations(config) else found
     is_of_main = getattr(preset, "__module__", "__main__") == "__main__"
     if not is_main_importable() and is_of_main and names_definitions(config):
         raise CampaignError(

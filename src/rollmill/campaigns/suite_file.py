@@ -29,6 +29,8 @@ from typing import Any, Final
 
 from rollmill.campaigns.jobs import CampaignError
 from rollmill.envs import suites
+from rollmill.settings.config import Config
+from rollmill.settings.options import is_entry
 from rollmill.settings.value_checks import check_integer
 
 # SAC's five (Haarnoja et al. 2018, arXiv:1801.01290, figure 1), in today's versions.
@@ -193,10 +195,10 @@ def read_suite(path: Path) -> Suite:
 
 
 def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted key, of nested tables."""
+    """Settings by dotted key, of nested tables; entries of a mapping such as ``env.kwargs`` may be tables."""
     found: dict[str, Any] = {}
     for name, value in tables.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not is_entry(Config, prefix + name):
             found |= flat(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = value

@@ -216,6 +216,12 @@ def _planned(
             config.resolved()
             settings = encode_settings(config, merged)
             configured.append((method, label, env, chosen_algo, chosen_protocol, config, settings))
+    trained: dict[tuple[str, str], str] = {}
+    for _, label, env, _, _, config, _ in configured:
+        if (other := trained.setdefault((label, config.env.name), env)) != env:
+            raise CampaignError(
+                f"the suite {suite.name} has {other!r} and {env!r}, which are the same: name one of them."
+            )
     planned = []
     for place in range(seeds):
         for method, label, env, chosen_algo, chosen_protocol, config, settings in configured:
@@ -226,7 +232,8 @@ def _planned(
     names = [run.job.name for run in planned]
     if twice := [name for name in names if names.count(name) > 1]:
         raise CampaignError(
-            f"the suite {suite.name} has two runs that are called {twice[0]}: name methods differently."
+            f"the suite {suite.name} has two runs that are called {twice[0]}: name methods and environments so "
+            "that they differ in letters and digits."
         )
     return planned
 

@@ -58,13 +58,18 @@ def write_config(directory: Path, config: Config) -> None:
     Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
     eval`` and others, which the script does not start, find it.
     """
-    script = own_script()
-    if script is not None and uses_registrations(config):
-        imports = dict.fromkeys((*config.env.imports, script))
-        config = replace(config, env=replace(config.env, imports=tuple(imports)))
+    config = replace(config, env=replace(config.env, imports=imports_of(config)))
     aside = directory / f"{CONFIG_FILE}.new"
     aside.write_text(json.dumps(signed(to_json(config)), indent=2) + "\n")
     aside.replace(directory / CONFIG_FILE)
+
+
+def imports_of(config: Config) -> tuple[str, ...]:
+    """The modules to import before a run, among them the user's script if it may have registered something."""
+    script = own_script()
+    if script is None or not uses_registrations(config):
+        return config.env.imports
+    return tuple(dict.fromkeys((*config.env.imports, script)))
 
 
 def load_config(run_dir: Path | str) -> Config:
