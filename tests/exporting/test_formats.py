@@ -29,6 +29,7 @@ from rollmill.exporting.formats import (
 )
 from rollmill.exporting.graph import AgentGraph
 from rollmill.models import observation as observation_module
+from rollmill.models.actor_critic import is_of_critic
 from rollmill.models.config import ModelConfig
 from rollmill.models.observation import register_encoder
 
@@ -89,6 +90,13 @@ def test_only_weights_that_acting_needs_are_held() -> None:
     names = set(weights_of(AgentGraph(agent)))
     assert names == {name for name in agent.algorithm.state_dict() if name.startswith("acting.")}
     assert any(name.startswith("critics.") for name in agent.algorithm.state_dict())
+
+
+def test_a_critic_that_an_agent_lacks_is_left_out() -> None:
+    graph = AgentGraph(make_agent(CASES["critic of all agents"]))
+    names = {name for name in graph.algorithm.state_dict() if not is_of_critic(name)}
+    assert set(weights_of(graph)) == names
+    assert "acting.heads.policy.weight" in names
 
 
 @pytest.mark.parametrize(

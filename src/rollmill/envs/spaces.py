@@ -18,10 +18,15 @@ from rollmill.envs.views import Array
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, Head
 
 ACTION_MASK = "action_mask"
-
-
 # Slots store choices as int32.
 _MOST_CHOICES = 2**31 - 1
+
+
+def without_mask(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Return the space of observations without the action mask that they may hold."""
+    if isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
+        return spaces.Dict({key: child for key, child in space.spaces.items() if key != ACTION_MASK})
+    return space
 
 
 class Choices(NamedTuple):

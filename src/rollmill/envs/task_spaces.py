@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.space_data import decode_spaces, encode_spaces
-from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.spaces import ObservationCodec, action_spec, without_mask
 from rollmill.specs import TASK, ActionSpec, ArraySpec, BoxHead, EnvSpec
 
 Space = spaces.Space[Any]
@@ -89,7 +89,7 @@ def shared_observation(names: Sequence[str], given: Sequence[Space], *, with_tas
     Raises:
         UnsupportedSpace: They differ in more than sizes and entries.
     """
-    bare = [_without_mask(space) for space in given]
+    bare = [without_mask(space) for space in given]
     if any(isinstance(space, spaces.Dict) and TASK in space.spaces for space in bare):
         raise UnsupportedSpace(f"a task has an observation entry {TASK!r}, which says which task it is: rename it")
     is_plain = not any(isinstance(space, spaces.Dict) for space in bare)
@@ -159,12 +159,6 @@ def _is_given(value: float | None) -> bool:
 
 def _bounds(spec: ActionSpec, kind: str) -> list[float]:
     return [value for head in spec.heads if isinstance(head, BoxHead) for value in getattr(head, kind)]
-
-
-def _without_mask(space: Space) -> Space:
-    if isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
-        return spaces.Dict({key: child for key, child in space.spaces.items() if key != ACTION_MASK})
-    return space
 
 
 def _entries(space: Space) -> Mapping[str, Space]:

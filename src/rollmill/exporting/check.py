@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rollmill.envs.spaces import ACTION_MASK
+from rollmill.envs.spaces import ACTION_MASK, without_mask
 from rollmill.evaluation.agent import Agent
 from rollmill.exporting.errors import ExportError
 from rollmill.exporting.formats import Run, run_module
@@ -113,7 +112,7 @@ class _Walk:
 
     def __init__(self, agent: Agent, graph: AgentGraph, rows: int, random: np.random.Generator) -> None:
         self._agent, self._graph, self._rows, self._random = agent, graph, rows, random
-        self._space = batch_space(_without_mask(agent.observation_space), rows)
+        self._space = batch_space(without_mask(agent.observation_space), rows)
         self._space.seed(int(random.integers(2**31)))
         self._is_begin = True
 
@@ -209,13 +208,6 @@ def _random_mask(choices: Sequence[int], rows: int, random: np.random.Generator)
         part[np.arange(rows), random.integers(size, size=rows)] = True
         parts.append(part)
     return np.concatenate(parts, axis=1)
-
-
-def _without_mask(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Leave out the mask, which ``act`` takes as an argument, too."""
-    if isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
-        return spaces.Dict({key: child for key, child in space.spaces.items() if key != ACTION_MASK})
-    return space
 
 
 def _varied(sample: Any, random: np.random.Generator) -> Any:

@@ -200,7 +200,7 @@ def _with_weights(graph: AgentGraph, weights: Mapping[str, torch.Tensor]) -> Age
         for value in other.algorithm.state_dict().values():
             if value.is_floating_point():
                 value.fill_(torch.nan)
-    other.algorithm.load_state_dict(weights)
+    other.algorithm.load_state_dict(weights, strict=not graph.lacks_critic)
     return other
 
 

@@ -26,6 +26,7 @@ from rollmill.exporting.errors import ExportError
 from rollmill.exporting.graph import AgentGraph
 from rollmill.exporting.ports import Port
 from rollmill.extras import install_command
+from rollmill.models.actor_critic import is_of_critic
 
 Format = Literal["onnx", "torch", "safetensors"]
 FORMATS: Final[Mapping[str, str]] = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
@@ -106,7 +107,7 @@ def to_torch(graph: AgentGraph, metadata: Mapping[str, Any]) -> bytes:
 
 
 def to_safetensors(graph: AgentGraph, metadata: Mapping[str, Any]) -> bytes:
-    """Return the weights that acting needs, with the names that they have in the algorithm's ``state_dict``.
+    """Return the weights of :func:`weights_of` as a file.
 
     Raises:
         MissingExtra: safetensors is not installed.
@@ -116,10 +117,14 @@ def to_safetensors(graph: AgentGraph, metadata: Mapping[str, Any]) -> bytes:
 
 
 def weights_of(graph: AgentGraph) -> dict[str, Tensor]:
-    """Return the weights that acting needs, each in memory of its own."""
+    """Return the trained weights, each in memory of its own, with their names in the algorithm's ``state_dict``.
+
+    A critic that judges by what all agents observe is not among them: an agent does not see what it needs.
+    """
     return {
         name: value.detach().clone(memory_format=torch.contiguous_format)
         for name, value in graph.algorithm.state_dict().items()
+        if not (graph.lacks_critic and is_of_critic(name))
     }
 
 

@@ -31,7 +31,7 @@ class AgentGraph(nn.Module):
     """What an agent does with a batch of observations, on arrays in the environment's own form.
 
     Normalisers, encoders, core, heads, the choice of an action and its conversion to the action space are included.
-    The module holds a copy of the weights that acting needs, and no others.
+    The module holds a copy of the part of the algorithm that acts, without target networks and other critics.
 
     Args:
         agent: The agent.
@@ -42,6 +42,7 @@ class AgentGraph(nn.Module):
         choices: Number of choices of each categorical head.
         inputs: What :meth:`forward` takes.
         outputs: What it returns.
+        lacks_critic: Whether the critic, which judges by what all agents observe, is not the trained one.
 
     Raises:
         ExportError: ``sample`` for a policy that has no probabilities.
@@ -51,7 +52,8 @@ class AgentGraph(nn.Module):
         super().__init__()
         algorithm = _acting_alone(agent.algorithm)
         self.algorithm = algorithm
-        self.acting = acting_of(algorithm, lacks_critic=agent.snapshot.model.central_value)
+        self.lacks_critic = agent.snapshot.model.central_value
+        self.acting = acting_of(algorithm, lacks_critic=self.lacks_critic)
         if sample and not self.acting.can_sample:
             raise ExportError(
                 f"sample is on, but {type(algorithm).__name__} has no probabilities to sample from, or acts in a way "
