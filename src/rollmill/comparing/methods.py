@@ -11,7 +11,10 @@ from typing import Any
 _IDENTITY = ("seed", "preset", "env.name", "env.imports", "tracker")
 _IDENTITY_PARTS = ("tracking.",)
 # Settings in which runs of one method may differ, because they do not change results beyond chance.
-_SAME_METHOD = ("max_seconds", "target_return", "report_every_s", "eval_every", "eval_episodes", "eval_video")
+_SAME_METHOD = (
+    *("max_seconds", "target_return", "report_every_s", "eval_every", "eval_episodes", "eval_video", "eval_against"),
+    *("inference.num_workers", "inference.threads", "inference.step_timeout_s", "learner.step_timeout_s"),
+)
 _SAME_METHOD_PARTS = ("placement.", "rollout.", "checkpoint.", "distributed.", "debug_")
 _PRECISION = "learner.precision"
 # The learner's first line in a run's log: "learner: bf16, channels_last, ...". A resumed run has several.
