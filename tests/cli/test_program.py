@@ -237,6 +237,16 @@ def test_help_with_a_preset_shows_its_values(capsys: pytest.CaptureFixture[str])
     assert "did you mean 'CartPole-v1'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words", ["sweep --trials 5", "tune --max-seconds 1e3", "verify --lag 2", "bench train --json"]
+)
+def test_help_needs_no_preset(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.split(), "--help"]) == 0
+    shown = capsys.readouterr()
+    assert "the settings that matter most, as --KEY VALUE, with their defaults" in shown.out
+    assert not shown.err
+
+
 def test_help_with_an_algorithm_shows_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "gym/Pendulum-v1", "--algo", "sac", "--replay.min-size", "55", "--help"]) == 0
     said = capsys.readouterr().out

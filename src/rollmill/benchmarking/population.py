@@ -21,6 +21,7 @@ from rollmill.benchmarking.stepping import TooShortError
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.running import run as run_regime
 from rollmill.settings.config import Config
+from rollmill.settings.options import full_keys
 from rollmill.settings.value_checks import ConfigError
 
 COUNTS = (1, 4, 8, 12)
@@ -118,8 +119,8 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
     Raises:
         ConfigError: They give a number of policies, or choose the replay regime.
     """
-    given = dict(overrides or {})
-    if {"population.policies", "policies"} & given.keys():
+    given = full_keys(make_config(preset), overrides or {})
+    if "population.policies" in given:
         raise ConfigError(f"population.policies: `bench population` measures {', '.join(map(str, COUNTS))}; omit it.")
     rate = {} if _HARDLY_LEARN.keys() & given.keys() else _HARDLY_LEARN
     given = {"num_envs": _ENVS_PER_POLICY * COUNTS[-1], **rate, **given}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import shutil
 import textwrap
 from typing import Final
@@ -58,7 +61,7 @@ def settings_help(command: Command, known: list[str], overrides: list[str], show
         overrides: The words of settings, which replace the preset's values.
         shows_all: All settings are shown, not only those that matter most.
     """
-    arguments = command.parser.parse_args(known) if known else None
+    arguments = _complete(command, known)
     config: Config | None = None
     whose = "their defaults (PRESET before --help shows the values of a preset)"
     if getattr(arguments, "preset", None) is not None:
@@ -77,6 +80,15 @@ def settings_help(command: Command, known: list[str], overrides: list[str], show
         f"\nthe settings that matter most, as --KEY VALUE, with {whose}:\n{_main_settings(config)}\n\n"
         f"{_SHORT_KEYS[0].upper()}{_SHORT_KEYS[1:]}. --help-all lists all settings."
     )
+
+
+def _complete(command: Command, known: list[str]) -> argparse.Namespace | None:
+    """The words of a command, if it would take them: help needs no preset."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return command.parser.parse_args(known)
+    except SystemExit:
+        return None
 
 
 def _main_settings(values: Config | None) -> str:
