@@ -120,6 +120,7 @@ void check_slot(const PyReplaySlots& self, std::int64_t slot, const char* name) 
 void begin(PyReplaySlots& self, std::int64_t slot, std::int64_t previous) {
     check_slot(self, slot, "slot");
     if (previous != -1) check_slot(self, previous, "previous");
+    if (previous == slot) raise_value_error("slot ", slot, " cannot follow itself; give another one, or previous=-1");
     self.slots.begin(slot, previous);
 }
 

@@ -72,6 +72,11 @@ def test_slots_that_there_are_not_are_refused(slot: int) -> None:
         slots.evict(slot)
 
 
+def test_a_slot_cannot_follow_itself() -> None:
+    with pytest.raises(ValueError, match="slot 1 cannot follow itself"):
+        make().begin(1, 1)
+
+
 def make_batch(slots: ReplaySlots, size: int = 3, **changes: Any) -> SlotBatch:
     arguments: dict[str, Any] = {
         "leaf": np.zeros(size, np.int64),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import cast
 
@@ -228,6 +229,22 @@ def test_no_two_groups_ever_write_into_one_slot() -> None:
             requests = driver.requests(3)
             assert len({driver.stands_at(group)[0] for group in requests}) == 3
             driver.answer(int(random.choice(requests)))
+    assert store.tree.verify()
+
+
+def test_no_slot_follows_itself_whatever_is_evicted() -> None:
+    class Newest:
+        def choose(self, completed: deque[int]) -> int:
+            return len(completed) - 1
+
+    store = replay_store(topology_of(groups=1, slots=3))
+    with driving(store, lambda _: EvictingSlots(store, 0, Newest())) as driver:
+        before = -1
+        for _ in range(8):
+            slot = driver.await_request(0)[0]
+            assert slot != before
+            before = slot
+            driver.play(0, STEPS)
     assert store.tree.verify()
 
 

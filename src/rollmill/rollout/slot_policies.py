@@ -353,7 +353,7 @@ class EvictingSlots(SlotPolicy):
 
     def _begin_slot(self, group: HostedGroup) -> None:
         full, slot = group.slot, self._take_slot()
-        self._completed.append(full)
+        self._completed.append(full)  # not before, or it might be evicted to succeed itself
         self._store.begin(slot, full)
         self._store.carry_over(full, slot)
         group.slot, group.step = slot, 0

@@ -4,7 +4,7 @@ A user-defined remover::
 
     class Youngest:  # keeps the oldest slots
         def choose(self, completed):
-            return len(completed) - 2 if len(completed) > 1 else 0
+            return len(completed) - 1
 
 
     rollmill.register_remover("youngest", lambda random, priority: Youngest())
@@ -32,8 +32,8 @@ class Remover(Protocol):
         """The index, in ``completed``, of the slot to evict.
 
         Args:
-            completed: At least one slot, in the order of completion. Evicting the last one also loses the last steps of
-                its group, which continues from it.
+            completed: At least one slot, in the order of completion, without the one that the new slot continues.
+                Evicting the last one of another group also loses those of its steps that need what the group does next.
         """
         ...
 
@@ -53,13 +53,13 @@ class _Fifo:
 
 
 class _Uniform:
-    """Evicts any slot but the newest."""
+    """Evicts any slot."""
 
     def __init__(self, random: np.random.Generator, priority: Callable[[int], float]) -> None:
         self._random = random
 
     def choose(self, completed: deque[int]) -> int:
-        return int(self._random.integers(max(1, len(completed) - 1)))
+        return int(self._random.integers(len(completed)))
 
 
 class _LowestPriority:
@@ -70,7 +70,7 @@ class _LowestPriority:
         self._priority = priority
 
     def choose(self, completed: deque[int]) -> int:
-        candidates: list[int] = self._random.integers(max(1, len(completed) - 1), size=_CANDIDATES).tolist()
+        candidates: list[int] = self._random.integers(len(completed), size=_CANDIDATES).tolist()
         return min(set(candidates), key=lambda place: (self._priority(completed[place]), place))
 
 
