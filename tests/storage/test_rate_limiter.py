@@ -155,13 +155,13 @@ class Session:
     def sgd_steps(self):
         return self.before + self.limiter.drawn
 
-    def go_on(self, *, lost=0, **changes):
+    def go_on(self, *, lost=0, learned=None, **changes):
         """As another process would, from a checkpoint that is so many SGD steps old."""
-        saved = self.sgd_steps - lost
+        saved = (self.sgd_steps if learned is None else learned) - lost
         limiter = RateLimiter(self.arena, resumed_limits(self.arena, self.wanted(**changes)))
         limiter.set(inserted=limiter.inserted, drawn=0)
         self.limiter, self.before = limiter, limiter.learn_from(saved)
-        assert self.sgd_steps == saved
+        assert self.sgd_steps == saved + limiter.skipped
 
 
 def test_counts_go_on_with_the_same_limits():
@@ -204,6 +204,21 @@ def test_who_is_killed_while_it_catches_up_keeps_the_replay():
     assert session.sgd_steps == pytest.approx(50 + 80 / 8, abs=4)
 
 
+@pytest.mark.parametrize("changes", [{}, {"update_interval": 8.0, "error_buffer": 10.0}])
+def test_batches_that_were_skipped_are_not_due_again(changes):
+    session = Session()
+    collect_and_learn(session.limiter, until=110)
+    learned = session.sgd_steps
+    for _ in range(30):
+        assert session.limiter.try_reserve(1)
+        session.limiter.insert(1, reserved=1)
+        session.limiter.skip_batches()
+    assert session.limiter.skipped == pytest.approx(15, abs=1)
+    session.go_on(**changes, learned=learned)
+    assert not session.limiter.may_draw
+    assert session.limiter.behind == 0
+
+
 def test_a_learner_that_catches_up_is_behind_what_the_replay_holds():
     session = Session()
     collect_and_learn(session.limiter, until=110)
@@ -226,6 +241,15 @@ def test_another_minimum_size_applies_only_before_learning_starts():
     session.go_on(min_size=1000)
     collect_and_learn(session.limiter, until=280)
     assert session.sgd_steps == pytest.approx(100, abs=3)
+
+
+def test_preloaded_steps_count_under_other_limits_too():
+    session = Session(min_size=1000)
+    session.limiter.remember(session.wanted(min_size=1000), session.wanted(min_size=400))
+    session.go_on(min_size=1000, update_interval=4.0)
+    assert session.limiter.limits.min_size == 400
+    session.go_on(min_size=500, update_interval=4.0)
+    assert session.limiter.limits.min_size == 0
 
 
 def test_a_smaller_minimum_size_is_for_what_comes():

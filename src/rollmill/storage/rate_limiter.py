@@ -143,8 +143,9 @@ def resumed_limits(
         return old
     limiter = RateLimiter(arena, old, policy=policy, policies=policies)
     inserted = limiter.inserted
-    limits = replace(wanted, base=old.base)
-    if inserted - old.base >= min(old.min_size, wanted.min_size):
+    counted = int(asked_size) - old.min_size  # of preloaded steps
+    limits = replace(wanted, base=old.base, min_size=max(0, wanted.min_size - counted))
+    if inserted - old.base >= min(old.min_size, limits.min_size):
         limits = replace(wanted, base=inserted, min_size=0)
         limiter.advance_base(old.batches_due(inserted))
     limiter.remember(wanted, limits)
@@ -170,16 +171,16 @@ class RateLimiter:
         self.limits = limits
 
     def set(self, *, inserted: int, drawn: int) -> None:
-        """Sets the counts (``drawn``: batches since ``base``); call it before the processes start."""
+        """Sets the counts of a session (``drawn``: batches since ``base``); call it before the processes start."""
         self._put(_RESERVED, inserted)
         self._put(_INSERTED, inserted)
         self._put(_DRAWN, drawn)
-        self._put(_SKIPPED, 0)
         self._put(_LEARNERS_WAITING, 0)
 
     def begin(self) -> None:
         """Initialises an empty replay that starts at ``base``."""
         self.set(inserted=self.limits.base, drawn=0)
+        self._put(_SKIPPED, 0)
         self._put(_FIRST, self.limits.base)
         self._put(_DRAWN_BEFORE, _UNKNOWN)
         self.remember(self.limits, self.limits)
@@ -208,13 +209,18 @@ class RateLimiter:
         if before == _UNKNOWN:
             before = sgd_steps
             self._put(_DRAWN_BEFORE, before)
-        self._put(_DRAWN, sgd_steps - before)
+        # Batches that were skipped are not due again.
+        self._put(_DRAWN, sgd_steps - before + self.skipped)
         return before
 
     @property
     def held(self) -> int:
         """Agent steps that the replay holds: those inserted minus those evicted."""
         return self.inserted - self._get(_FIRST)
+
+    def hold(self, steps: int) -> None:
+        """Sets the agent steps that the replay holds; call it before the processes start."""
+        self._put(_FIRST, self.inserted - steps)
 
     def forget(self, steps: int) -> None:
         """Counts agent steps that have left the replay, where that is known."""
