@@ -2,6 +2,7 @@
 
 import itertools
 from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,8 @@ def env_spec(stack=None, *, has_mask=False, agents=()):
     )
 
 
-def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0, players=ONE):
+def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0, players=ONE, arenas=None):
+    """A store; where ``arenas`` has its arena, the store of another session on it, else ``arenas`` gets it."""
     topology = Topology(
         rollout_length=steps,
         group_rows=rows,
@@ -50,8 +52,11 @@ def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0, play
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config)
     add_beside_to_layout(layout, spec, fields, topology)
-    arena = Arena.create(layout, poison=True)
-    return ReplayStore(arena, spec, topology, config, LIMITS, state_size=state_size, create=True)
+    arenas = [] if arenas is None else arenas
+    is_kept = bool(arenas)
+    if not is_kept:
+        arenas.append(Arena.create(layout, poison=True))
+    return ReplayStore(arenas[0], spec, topology, config, LIMITS, state_size=state_size, create=True, is_kept=is_kept)
 
 
 class World:
@@ -161,7 +166,8 @@ class Run:
         spec = env_spec(stack, has_mask=state_size > 0, agents=agents)
         shape = {"slots": case.slots, "steps": case.steps, "rows": case.rows, "groups": case.groups}
         self.players, self.stay = players, stay
-        self.store = make_store(spec, config, **shape, state_size=state_size, players=players)
+        self.open = partial(make_store, spec, config, **shape, state_size=state_size, players=players, arenas=[])
+        self.store = self.open()
         self.remover = make_remover(config.remover, self.random, self.store.priority_of)
         self.worlds = {}
         # As worlds: who plays at each t.

@@ -104,6 +104,21 @@ def test_what_is_live_and_what_is_drawn_are_turns_of_literal_rows(case, chances,
     assert run.store.tree.verify()
 
 
+def test_flags_of_steps_that_were_never_counted_leave_with_their_slots():
+    """A process that was killed between a step's flags and its count has left them."""
+    case = Case(1, 1, "zero", steps=3, rows=2, slots=5, groups=1, remover="fifo")
+    run, config = make_run(case, 0, Chances(0.5, 0.0, 0.1, 0.1))
+    for _ in range(5):
+        run.step()
+    run.store.arrays["valid"][:] = True
+    run.store = run.open()
+    run.begin_processes()
+    for _ in range(6 * case.slots * case.steps):
+        run.step()
+        assert run.store.limiter.held >= 0
+    check(run, ReplaySampler(run.store, config, ReturnRule(DISCOUNT), np.array([0, 0], np.uint64)), float("inf"))
+
+
 def test_a_turn_that_needs_a_third_slot_is_never_drawn():
     """The row acts at t = 0 and again at t = 7, in the slot after the next one; then at every step."""
     acts = [t == 0 or t >= 7 for t in range(13)]

@@ -248,6 +248,11 @@ class ReplayStore(SlotStore):
             # A process that held a tree's lock may have died.
             for tree in self.trees:
                 tree.rebuild()
+            if self._counts_evicted:
+                # It may have died between a step's flags and its count.
+                held = np.sum([self._steps_of(slot) for slot in range(topology.num_slots)], axis=0)
+                for limiter, steps in zip(self.limiters, held.tolist(), strict=True):
+                    limiter.hold(steps)
         self.slots = ReplaySlots(
             [arrays[_tree_of(index)] for index in range(policies)],
             rollout_length=topology.rollout_length,
@@ -300,15 +305,17 @@ class ReplayStore(SlotStore):
         """Removes a slot from the replay, so that it may be overwritten."""
         self.slots.evict(slot)
         if self._counts_evicted:
+            for limiter, steps in zip(self.limiters, self._steps_of(slot), strict=True):
+                limiter.forget(steps)
             # The slot must not tell again if it is left half written.
-            valid = self.arrays["valid"][slot]
-            if self._policy_id is None:
-                self.limiter.forget(int(np.count_nonzero(valid)))
-            else:
-                steps = self._of_policies(self._policy_id[slot, :-1][valid])
-                for limiter, count in zip(self.limiters, steps, strict=True):
-                    limiter.forget(count)
-            valid.fill(False)
+            self.arrays["valid"][slot] = False
+
+    def _steps_of(self, slot: int) -> list[int]:
+        """Count each policy's agent steps in a slot."""
+        valid = self.arrays["valid"][slot]
+        if self._policy_id is None:
+            return [int(np.count_nonzero(valid))]
+        return self._of_policies(self._policy_id[slot, :-1][valid])
 
     def _of_policies(self, ids: NDArray[np.int16]) -> list[int]:
         """Count how often each policy is among these players."""
