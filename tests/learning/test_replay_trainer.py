@@ -95,7 +95,6 @@ def test_it_ends_when_every_batch_is_learned_and_reports_all(tmp_path: Path) -> 
     assert report.figures["replay/samples_per_insert"] == pytest.approx(BATCHES_DUE * BATCH_SIZE / TOTAL)
     assert report.figures["replay/batches_skipped"] == 0
     assert parts.account.is_done
-    assert parts.account.has_begun
     assert not finished.stopped_by_others
     # Learned steps were collected by versions 0, 1 and 2; the learner's grew from 0 to 7 meanwhile.
     ages = [m.figures["replay/age"] for m in parts.sent if isinstance(m, LearnerReport) and m.figures["replay/age"]]
@@ -173,7 +172,6 @@ def test_steps_that_are_not_learned_count_as_missing_in_a_checkpoint_only(tmp_pa
     store, _ = filled_store(UNIFORM)
     account = parts_of(tmp_path, store, UNIFORM).account
     account.begin()
-    assert not account.has_begun
     assert not account.is_done
     account.count(to_save=False)
     assert account.setup.progress.agent_steps == TOTAL

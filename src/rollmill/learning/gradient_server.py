@@ -176,7 +176,7 @@ class GradientServer:
 
     def _centre_pictures(self) -> bool:
         """Centre images before the first SGD step, on a batch drawn here, because learners keep their batches."""
-        if self._account.has_begun or not centred_layers(self._algorithm):
+        if self._progress.sgd_steps or not centred_layers(self._algorithm):
             return False
         sampler = make_sampler(self._store, self._replay, return_rule(self._config), self._account.draws)
         batch = sampler.make_batch(self._config.batch_size)

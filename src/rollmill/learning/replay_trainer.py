@@ -93,11 +93,6 @@ class ReplayAccount:
         self._sgd_steps_before = self.store.limiter.learn_from(self._progress.sgd_steps)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether this session has run an SGD step."""
-        return self._progress.sgd_steps > self._sgd_steps_before
-
-    @property
     def is_done(self) -> bool:
         """Whether all steps are inserted and all their batches learned."""
         limiter = self.store.limiter
