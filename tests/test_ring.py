@@ -129,6 +129,8 @@ def test_refuses_what_it_cannot_carry() -> None:
     for arguments, named in wrong:
         with pytest.raises(TypeError, match="obj, block and timeout"):
             put(*arguments, **named)
+    with pytest.raises(ValueError, match="truth value"):
+        messages.put(1, block=np.arange(2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="NaN"):
         messages.get(timeout=math.nan)
     with pytest.raises(TypeError):

@@ -110,7 +110,8 @@ PyObject* put_general(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
             given[slot] = arguments[count + i];
         }
         if (given[0] == nullptr) raise_type_error("put takes obj, block and timeout; obj is missing");
-        const bool block = given[1] == nullptr || PyObject_IsTrue(given[1]) == 1;
+        const int block = given[1] == nullptr ? 1 : PyObject_IsTrue(given[1]);
+        if (block < 0) throw nb::python_error();
         const double seconds = block ? timeout_seconds(given[2] == nullptr ? Py_None : given[2]) : 0.0;
         if (!put_within(*nb::inst_ptr<PyMessageLanes>(self), Outgoing(given[0]), seconds)) raise(queue_full);
         Py_RETURN_NONE;

@@ -59,8 +59,9 @@ void ReplayRing::walk(Batch& batch) const noexcept {
             const bool terminated = (flags & terminated_flag) != 0;
             batch.returns_[i].add(static_cast<double>(load<float>(from, reward_at)), shape_.discount, terminated);
             batch.arrays_.terminated[i] = terminated;
-            batch.then_[i] = next;
-            if (next == no_row) continue;
+            const bool is_row = next >= 0 && next < shape_.capacity;  // or there is none, or a file is damaged
+            batch.then_[i] = is_row ? next : no_row;
+            if (!is_row) continue;
             prefetch_record(next);
             if (flags == 0) going[left++] = i;
         }

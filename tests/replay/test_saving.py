@@ -1,5 +1,6 @@
 """Replays in files: copies, and mapped ones."""
 
+import io
 import multiprocessing
 import threading
 import time
@@ -215,6 +216,27 @@ def test_a_damaged_copy_is_refused_and_says_what_is_left(tmp_path):
         kept, emptied = kept + (bool(message) and not is_empty), emptied + is_empty
     assert kept > 100
     assert emptied > 20
+
+
+def test_rows_of_a_changed_copy_that_lead_nowhere_have_no_next(tmp_path):
+    replay = make()
+    add(replay, 0, 60)
+    replay.save(tmp_path / "copy")
+    with zipfile.ZipFile(tmp_path / "copy") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    records = np.load(io.BytesIO(members["records.npy"]))
+    links = records.view(np.int64)[:, 0]
+    assert links.max() < replay.capacity
+    links[:] = np.resize([2**40, -(2**40), replay.capacity], len(links))
+    changed = io.BytesIO()
+    np.save(changed, records)
+    members["records.npy"] = changed.getvalue()
+    with zipfile.ZipFile(tmp_path / "changed", "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    other = make()
+    other.load(tmp_path / "changed")
+    assert set(other.sample(1000)["reward"].tolist()) == {1.0, 2.0}
 
 
 def test_a_copy_goes_into_a_replay_that_draws_otherwise(tmp_path):
