@@ -139,7 +139,7 @@ class FixedGroups:
         self._requests = store.requests[index]
         self._pending: NDArray[np.int64] = np.empty(topology.num_groups, np.int64)
         self.min_groups = self.max_groups = topology.groups_per_batch
-        self._missing = np.full(-(-topology.num_groups // topology.groups_per_batch), topology.groups_per_batch)
+        self._missing = np.full(topology.num_groups // topology.groups_per_batch, topology.groups_per_batch)
 
     def batches(self) -> Iterator[NDArray[np.int64]]:
         """See :class:`Batching`."""

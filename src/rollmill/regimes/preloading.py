@@ -120,7 +120,7 @@ class Preload:
         left_out: Transitions that do not fit.
 
     Raises:
-        ConfigError: They do not fill a single slot, or no slot is free for them.
+        ConfigError: They do not fill a single slot.
     """
 
     def __init__(self, stream: Stream, topology: Topology) -> None:
