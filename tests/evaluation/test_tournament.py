@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import rollmill
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import probe
 from rollmill.envs.registry import register_env
+from rollmill.envs.spaces import action_spec
 from rollmill.envs.user_code import NoSuchModuleError
 from rollmill.evaluation.players import PLAYERS
 from rollmill.evaluation.snapshot import NoRunError, read_snapshot
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.tournament import (
     TournamentError,
+    _mean_of,
     check_opponents,
     games_for_each_seat,
     names_of,
@@ -87,9 +90,24 @@ def test_matches_of_processes_are_played_a_few_at_a_time(env: str, seats: int, g
 def test_opponents_must_store_actions_in_the_same_units(make_run: MakeRun) -> None:
     run = make_run("test/nim")
     spec = probe(EnvConfig(name="test/nim"))
+    for box in ("clip", "scale"):  # Choices have no units.
+        check_opponents(("random", str(run)), spec, box)
+    spec = replace(spec, action=action_spec(gymnasium.spaces.Box(-1.0, 1.0, (1,))))
     check_opponents(("random", str(run)), spec, "clip")
     with pytest.raises(TournamentError, match=r"in other units \(clip\) than this run \(scale\)"):
         check_opponents((str(run),), spec, "scale")
+
+
+def test_networks_of_ppo_and_dqn_meet(make_run: MakeRun, tmp_path: Path) -> None:
+    settings = {"num_envs": 4, "rollout.num_workers": 1, "replay.min_size": 24, "model.mlp_sizes": (8,)}
+    other = rollmill.train("test/nim", algo="dqn", run_dir=tmp_path / "dqn", total_steps=60, quiet=True, **settings)
+    result = tournament([make_run("test/nim"), other.dir], matches=3)
+    assert result.score(0, 1).matches == 6
+
+
+def test_an_agent_that_never_acted_counts_neither_way() -> None:
+    assert _mean_of(np.array([-5.0, np.nan])) == -5.0
+    assert _mean_of(np.array([np.nan, np.nan])) == 0.0
 
 
 def test_every_pair_meets_in_every_seat_as_often_as_asked() -> None:

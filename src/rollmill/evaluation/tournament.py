@@ -73,7 +73,7 @@ def tournament(
 ) -> TournamentResult:
     """Let players meet: every pair, with the first one in every seat and the other one in all other seats.
 
-    A match is won by the player with the higher return; that of several seats is their mean.
+    A match is won by the player with the higher return; that of several seats is the mean over the agents that acted.
 
     Args:
         players: Run directories, checkpoint files, "random", and names given to :func:`register_player`; a run of
@@ -123,6 +123,8 @@ def tournament(
     for home, trained in elsewhere.items():
         _check_spaces(spec_of([trained], trained.env), spec, f"a player was trained on {home!r}, whose")
     boxes = {snapshot.box_actions for snapshot in snapshots.values()} or {"clip"}
+    if not spec.action.num_continuous:
+        boxes = {"clip"}  # Choices are stored alike.
     if len(boxes) > 1:
         raise TournamentError("the players' networks store continuous actions in different units and cannot meet")
     (box,) = boxes
@@ -214,7 +216,7 @@ def points_against(
     for index, (opponent, name) in enumerate(zip(opponents, names_of(opponents), strict=True)):
         found = None if _is_scripted(opponent) else _snapshot(opponent, trust=trust)
         if found is not None:
-            _check_units(opponent, found, box)
+            _check_units(opponent, found, spec, box)
         player = hall.player(opponent, found, int_seed(seed, "opponent", index))
         scores, _ = hall.meet(own, player, matches, None if seats is None else [seats])
         points[name] = sum(score.share for score in scores) / len(scores)
@@ -247,11 +249,11 @@ def check_opponents(opponents: Sequence[str], spec: EnvSpec, box: BoxActions, *,
             continue
         if not Path(opponent).exists():
             player_factory(opponent, "eval_against")
-        _check_units(opponent, _snapshot(opponent, trust=trust), box)
+        _check_units(opponent, _snapshot(opponent, trust=trust), spec, box)
 
 
-def _check_units(opponent: str, snapshot: Snapshot, box: BoxActions) -> None:
-    if snapshot.box_actions != box:
+def _check_units(opponent: str, snapshot: Snapshot, spec: EnvSpec, box: BoxActions) -> None:
+    if spec.action.num_continuous and snapshot.box_actions != box:
         raise TournamentError(
             f"the opponent {opponent} (eval_against) stores continuous actions in other units "
             f"({snapshot.box_actions}) than this run ({box}): use a run with the same model.squash_actions and "
@@ -328,7 +330,7 @@ class _Hall:
         try:
             for team, returns in self._returns(group, traced, one, other, games, teams):
                 seats = list(teams[team])
-                own, mean = returns[seats].mean(), np.delete(returns, seats).mean()
+                own, mean = _mean_of(returns[seats]), _mean_of(np.delete(returns, seats))
                 scores[team] = scores[team].plus(Score(int(own > mean), int(own == mean), int(own < mean)))
         finally:
             group.close()
@@ -379,10 +381,8 @@ class _Hall:
                 if np.isfinite(ends[game]).any():
                     if missing[game]:
                         missing[game] -= 1
-                        # An agent that never acted got nothing.
-                        returns = np.nan_to_num(ends[game], nan=0.0)
-                        found.append((games[game][0], returns))
-                        traced.end(game, returns)
+                        found.append((games[game][0], ends[game].copy()))
+                        traced.end(game, np.nan_to_num(ends[game], nan=0.0))
                     ends[game] = np.nan
                 traced.begin(game)
                 age[game] = 0
@@ -393,6 +393,12 @@ class _Hall:
                     "environment a time limit"
                 )
         return found
+
+
+def _mean_of(returns: NDArray[np.float64]) -> float:
+    """The mean over the agents that acted; 0 if none did."""
+    of_acting = returns[np.isfinite(returns)]
+    return float(of_acting.mean()) if of_acting.size else 0.0
 
 
 def _doubts(one: str, other: str, seats: Sequence[str], repeated: Sequence[bool]) -> list[str]:
