@@ -113,13 +113,13 @@ def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     for step, metric in enumerate([None, 1.0, 3.0, float("nan"), 2.0, 3.0], start=1):
         store.save({"step": step}, step, metric)
     assert [load_checkpoint(p)["step"] for p in store.paths()] == [6, 5]
-    assert store.load_best().state == {"step": 3}, "an equal metric does not replace the first"
+    assert store.load_best().state == {"step": 6}, "of equal ones the newest, which has learned for longer"
     assert read_header(store.best_path).metric == 3.0
     assert {p.name for p in store.folder.iterdir()} == {"best.pt", *(p.name for p in store.paths())}
     # Another process, as after a resume, knows what the best was.
     again = make_store(tmp_path, keep=2)
     again.save({"step": 7}, 7, 2.9)
-    assert again.load_best().state == {"step": 3}
+    assert again.load_best().state == {"step": 6}
     again.save({"step": 8}, 8, 3.1)
     assert again.load_best().state == {"step": 8}
 
@@ -148,7 +148,7 @@ def test_an_evaluation_outranks_training_and_what_best_goes_by_is_recorded(
     assert read_header(store.best_path) == (1, 1, 10.0, "evaluation_return", None)
     store.save({"step": 3}, 3, 60.0)
     assert store.load_best().state == {"step": 1}
-    assert not evaluator.offer_best({"step": 2}, 2, 10.0), "an equal return does not replace the first"
+    assert evaluator.offer_best({"step": 2}, 2, 10.0), "of equal ones the newest"
     assert not evaluator.offer_best({"step": 3}, 3, float("nan"))
     assert evaluator.offer_best({"step": 3}, 3, 11.0)
     assert store.load_best().state == {"step": 3}
@@ -157,6 +157,7 @@ def test_an_evaluation_outranks_training_and_what_best_goes_by_is_recorded(
     assert [record.getMessage() for record in caplog.records] == [
         "best.pt is of 2 agent steps, by training_return 50",
         "best.pt is of 1 agent steps, by evaluation_return 10",
+        "best.pt is of 2 agent steps, by evaluation_return 10",
         "best.pt is of 3 agent steps, by evaluation_return 11",
     ]
 

@@ -364,7 +364,7 @@ class CheckpointStore:
     def _keep_if_best(
         self, content: memoryview, agent_steps: int, metric: float, name: MetricName, of: str | None = None
     ) -> bool:
-        """Writes a checkpoint to ``best.pt`` if it is better than the present one."""
+        """Writes a checkpoint to ``best.pt`` if it is at least as good as the present one."""
         if not self._config.keep_best:
             return False
         with self._best_locked():
@@ -375,7 +375,7 @@ class CheckpointStore:
                 before is not None
                 and is_comparable
                 and (_RANK_OF_METRIC[name], metric)
-                <= (
+                < (
                     _RANK_OF_METRIC[before.metric_name or "training_return"],
                     -math.inf if before.metric is None else before.metric,
                 )
