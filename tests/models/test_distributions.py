@@ -12,6 +12,7 @@ from torch.distributions import Categorical, Independent, Normal, TransformedDis
 from torch.distributions.transforms import TanhTransform
 
 from rollmill.models.distributions import ActionDistribution
+from rollmill.models.errors import UnfitModelError
 from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
 
 BOX = BoxHead(low=(-1.0, 0.0, -3.0), high=(1.0, 2.0, 3.0), shape=(3,))
@@ -256,7 +257,7 @@ def test_squashed_density_is_finite_far_out() -> None:
 def test_squashing_needs_bounds() -> None:
     head = BoxHead(low=(-math.inf,), high=(1.0,), shape=(1,))
     spec = ActionSpec(heads=(CategoricalHead(n=2), head), structure="tuple")
-    with pytest.raises(ValueError, match=r"finite bounds, but action head 1 has low=\(-inf,\).*squash_actions=False"):
+    with pytest.raises(UnfitModelError, match=r"but action head 1 has low=\(-inf,\).*squash_actions=False"):
         ActionDistribution(spec, squash=True)
 
 

@@ -15,6 +15,7 @@ from rollmill.models.encoders import (
     GridEncoder,
     ImageInput,
 )
+from rollmill.models.errors import UnfitModelError
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.observation import ObservationEncoder, entry_encoder
 from rollmill.specs import ArraySpec
@@ -138,7 +139,7 @@ def test_single_entries_can_be_given_another_encoder() -> None:
     config = ModelConfig(entry_encoders={"image": "impala"}, dense_size=32)
     module = ObservationEncoder(MIXED, config)
     assert isinstance(module.encoders[0], ImpalaEncoder)
-    with pytest.raises(ValueError, match=r"names \['picture'\], but the observation has \['direction', .*'image'\]"):
+    with pytest.raises(UnfitModelError, match=r"'picture'\], but the observation has \['direction', .*'image'\]"):
         ObservationEncoder(MIXED, ModelConfig(entry_encoders={"picture": "mlp"}))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,22 @@ def test_it_reports_the_sizes_of_the_environment_and_the_network() -> None:
     assert found.largest_parameter == largest_parameter(network)
     assert found.settings["inference.precision"] == "fp32"
     assert found.settle(config).inference.precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "message"),
+    [
+        (None, {"model.encoder": "impala"}, "encoder 'impala' needs an image, but observation entry 'obs' has shape"),
+        (None, {"model.entry_encoders.pixels": "mlp"}, r"entry_encoders names \['pixels'\], but the observation has"),
+        ("dqn", {"model.entry_encoders.obs": "sf_simplified"}, "encoder 'sf_simplified' needs an image"),
+    ],
+)
+def test_settings_that_do_not_fit_the_network_are_refused(
+    algo: str | None, settings: dict[str, Any], message: str
+) -> None:
+    refusal = probed(rollmill.make_config("gym/CartPole-v1", {"num_envs": 2, **settings}, algo=algo).resolved())
+    assert isinstance(refusal, Refusal)
+    assert re.search(message, refusal.reason)
 
 
 def test_frozen_parameters_are_counted_by_themselves() -> None:

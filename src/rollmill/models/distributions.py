@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rollmill.models.errors import UnfitModelError
 from rollmill.models.precision import wide
 from rollmill.specs import ActionSpec, BoxHead
 
@@ -64,14 +65,14 @@ class ActionDistribution:
         squash: Whether real heads are squashed by tanh.
 
     Raises:
-        ValueError: ``squash`` with a head whose bounds are not finite.
+        UnfitModelError: ``squash`` with a head whose bounds are not finite.
     """
 
     def __init__(self, spec: ActionSpec, *, squash: bool = False) -> None:
         if squash:
             for index, head in enumerate(spec.heads):
                 if isinstance(head, BoxHead) and not head.is_bounded:
-                    raise ValueError(
+                    raise UnfitModelError(
                         f"squash_actions needs finite bounds, but action head {index} has low={head.low}, "
                         f"high={head.high}; rescale the environment's action space or set squash_actions=False"
                     )

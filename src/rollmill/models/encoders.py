@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rollmill.models.config import Activation, ModelConfig
+from rollmill.models.errors import UnfitModelError
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.models.running_moments import RunningMeanStd, Sum
@@ -272,7 +273,7 @@ class ConvEncoder(EntryEncoder):
             layers += [initialise_conv(conv, config.init), activation_module(config.activation, published)]
             height, width = _conv_size(height, width, kernel, stride, padding)
         if min(height, width) < 1:
-            raise ValueError(
+            raise UnfitModelError(
                 f"an image of shape {spec.shape} is too small for the convolutions {convolutions}; "
                 "use encoder='small' or encoder='mlp', or larger images"
             )

@@ -22,6 +22,7 @@ from rollmill.models.encoders import (
     is_grid,
     is_large_image,
 )
+from rollmill.models.errors import UnfitModelError
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.sound import SoundEncoder
 from rollmill.runtime.definitions import Registry
@@ -64,7 +65,7 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
         config: Widths, activation, initialisation.
 
     Raises:
-        ValueError: Unknown kind, an image encoder for an entry that is not an image, or likewise for a sound.
+        UnfitModelError: Unknown kind, an image encoder for an entry that is not an image, or likewise for a sound.
     """
     if kind == "sound" or (kind == "auto" and spec.is_sound):
         return SoundEncoder(spec, config)
@@ -74,11 +75,11 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
     if kind == "auto":
         kind = "nature" if is_large_image(spec) else "small" if is_grid(spec) else "mlp"
     if kind not in BUILT_IN_ENCODERS:
-        raise ValueError(f"encoder of entry {name!r} is {kind!r}; allowed: {', '.join(BUILT_IN_ENCODERS)}")
+        raise UnfitModelError(f"encoder of entry {name!r} is {kind!r}; allowed: {', '.join(BUILT_IN_ENCODERS)}")
     if kind == "mlp" or (kind == "board" and not is_grid(spec)):
         return DenseEncoder(spec, config.mlp_sizes, config)
     if not is_grid(spec):
-        raise ValueError(
+        raise UnfitModelError(
             f"encoder {kind!r} needs an image, but observation entry {name!r} has shape {spec.shape}; use encoder='mlp'"
         )
     if kind == "impala":
@@ -109,14 +110,14 @@ class ObservationEncoder(nn.Module):
         output_size: Width of the features.
 
     Raises:
-        ValueError: ``entry_encoders`` names an entry that does not exist.
+        UnfitModelError: ``entry_encoders`` names an entry that does not exist.
     """
 
     def __init__(self, observation: Mapping[str, ArraySpec], config: ModelConfig) -> None:
         super().__init__()
         unknown = set(config.entry_encoders) - set(observation)
         if unknown:
-            raise ValueError(
+            raise UnfitModelError(
                 f"model.entry_encoders names {sorted(unknown)}, but the observation has {sorted(observation)}"
             )
         self.names = tuple(observation)

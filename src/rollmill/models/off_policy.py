@@ -10,6 +10,7 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from rollmill.models.config import BUILT_IN_ENCODERS, ModelConfig
+from rollmill.models.errors import UnfitModelError
 from rollmill.models.observation import make_encoder
 from rollmill.specs import ActionSpec, ArraySpec
 
@@ -27,22 +28,22 @@ def off_policy_model(config: ModelConfig, *, may_be_recurrent: bool = False) -> 
         may_be_recurrent: Whether the algorithm learns from sequences.
 
     Raises:
-        ValueError: It sets a feature that these networks lack.
+        UnfitModelError: It sets a feature that these networks lack.
     """
     if config.core != "none" and not may_be_recurrent:
-        raise ValueError(
+        raise UnfitModelError(
             f"model.core is {config.core!r}, but this algorithm learns from single transitions, which hold no "
             "recurrent state: set model.core to none, or use dqn (--algo dqn, algo='dqn'), which learns from "
             "sequences too, or an on-policy algorithm"
         )
     for name in ("normalise_observations", "normalise_images", "normalise_returns"):
         if getattr(config, name):
-            raise ValueError(
+            raise UnfitModelError(
                 f"model.{name} is True, but off-policy algorithms have no running statistics yet: set it to False, or "
                 "use an on-policy algorithm"
             )
     if config.model != "actor_critic":
-        raise ValueError(
+        raise UnfitModelError(
             f"model.model is {config.model!r}, but a model given to register_model is for on-policy algorithms: leave "
             "model.model alone and register an encoder, or an algorithm (rollmill.algorithms.registry)"
         )

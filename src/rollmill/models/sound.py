@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import EntryEncoder
+from rollmill.models.errors import UnfitModelError
 from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.specs import ArraySpec
@@ -40,14 +41,14 @@ class SoundEncoder(EntryEncoder):
         window: Hamming window, float32 ``[S]``.
 
     Raises:
-        ValueError: The shape is another, or has fewer than 16 samples.
+        UnfitModelError: The shape is another, or has fewer than 16 samples.
     """
 
     window: Tensor
 
     def __init__(self, spec: ArraySpec, config: ModelConfig) -> None:
         if len(spec.shape) not in (1, 2) or spec.shape[-1] < 2 * _POOL:
-            raise ValueError(
+            raise UnfitModelError(
                 f"encoder 'sound' needs samples of shape [S] or [channels, S] with S of at least {2 * _POOL}, but the "
                 f"entry has shape {spec.shape}; use encoder='mlp'"
             )

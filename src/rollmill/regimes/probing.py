@@ -62,6 +62,7 @@ def probe(
     from rollmill.evaluation.snapshot import NoRunError
     from rollmill.evaluation.tournament import TournamentError, check_opponents
     from rollmill.learning.sharing import shared_sizes
+    from rollmill.models.errors import UnfitModelError
     from rollmill.models.flat_state import flat_nbytes
     from rollmill.models.freezing import FreezeError, freeze
     from rollmill.models.noted_options import NotedOptions
@@ -115,6 +116,7 @@ def probe(
             saved = _saved_steps(config, run_dir, ranks or Ranks())
     except (
         UnfitActionsError,
+        UnfitModelError,
         NoSuchModuleError,
         UntrustedError,
         MalformedMessageError,
