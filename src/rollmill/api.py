@@ -149,7 +149,15 @@ def train(
     ranks = replace(Ranks.of_this_process(), runs_before=next(_RUNS))
 
     def plan() -> RunPlan:
-        return plan_run(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks, trust=trust)
+        return plan_run(
+            *(preset, given, run_dir),
+            resume=resume,
+            algo=algo,
+            protocol=protocol,
+            ranks=ranks,
+            trust=trust,
+            has_callbacks=bool(callbacks),
+        )
 
     if ranks.is_alone:
         return _run(plan(), ranks, quiet=quiet, trust=trust, callbacks=callbacks)

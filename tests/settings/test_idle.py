@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollmill.api import make_config
+from rollmill.runtime.ranks import Ranks
+from rollmill.settings.config import Config
+from rollmill.settings.new_config import check_effects
+from rollmill.settings.options import apply, full_keys
+from rollmill.settings.run_plan import plan_run
 from rollmill.settings.value_checks import ConfigError
 
 GAME = "envpool/ConnectFour-v1"
@@ -15,13 +21,6 @@ GAME = "envpool/ConnectFour-v1"
 @pytest.mark.parametrize(
     ("preset", "idle", "message", "needed"),
     [
-        (
-            GAME,
-            {"eval_against": "random"},
-            "eval_against: .* nothing is evaluated; .*eval_every",
-            {"eval_every": 9},
-        ),
-        ("gym/CartPole-v1", {"eval_video": 1}, "eval_video: without effect", {"eval_every": 9}),
         (
             "gym/CartPole-v1",
             {"pbt.every": 100, "pbt.limits.learning_rate": "1e-5,1e-2"},
@@ -78,6 +77,7 @@ GAME = "envpool/ConnectFour-v1"
             "tracking.project, tracking.wandb_entity: .* TensorBoard, which is the only tracker; name another",
             {"tracker": "tensorboard,wandb"},
         ),
+        ("gym/CartPole-v1", {"groups_per_batch": 2}, "groups_per_batch: .*outside of lockstep", {"regime": "lockstep"}),
     ],
 )
 def test_a_setting_is_refused_until_another_one_gives_it_an_effect(
@@ -89,6 +89,38 @@ def test_a_setting_is_refused_until_another_one_gives_it_an_effect(
         make_config(needed["env.tasks"], idle)
     else:
         make_config(preset, {**idle, **needed})
+
+
+@pytest.mark.parametrize(
+    ("algo", "idle", "message", "needed"),
+    [
+        ("dqn", {"epsilon_end": 0.2}, "epsilon_end: .*'ladder'", {"epsilon_kind": "schedule"}),
+        ("dqn", {"ladder_alpha": 2.0}, "ladder_alpha: .*'schedule'", {"epsilon_kind": "ladder"}),
+        (
+            "dqn",
+            {"epsilon_fraction": 0.2},
+            "epsilon_fraction: .*beside",
+            {"epsilon_steps": None},
+        ),
+        ("dqn", {"replay.beta_end": 0.5, "replay.weights": "global"}, "beta_end, replay.weights: .*'uniform'", {}),
+        ("ddpg", {"ou_theta": 0.5}, "ou_theta: .*another noise", {"noise_kind": "ou"}),
+        ("sac", {"target_entropy": -2.0}, "target_entropy: .*not learned", {"off_policy.temperature": "auto"}),
+    ],
+)
+def test_settings_of_off_policy_algorithms_too(
+    algo: str, idle: dict[str, Any], message: str, needed: dict[str, Any]
+) -> None:
+    preset = "gym/CartPole-v1" if algo == "dqn" else "gym/Pendulum-v1"
+    other = {"schedule": "ladder", "ladder": "schedule", None: 100, "ou": "pink", "auto": 0.2}
+    (key, value), *_ = [*needed.items(), ("replay.priorities", "proportional")]
+    if needed:  # As a preset or an earlier choice may have it.
+        config = make_config(preset, {key: other[value]}, algo=algo)
+        with pytest.raises(ConfigError, match=message):
+            check_effects(dict.fromkeys(full_keys(config, idle)), apply(config, idle))
+    else:
+        with pytest.raises(ConfigError, match=message):
+            make_config(preset, idle, algo=algo)
+    make_config(preset, {**idle, key: value}, algo=algo)
 
 
 @pytest.mark.parametrize("given", [{"model.encoder": "mine"}, {"model.model": "mine"}])
@@ -103,6 +135,21 @@ def test_settings_of_the_other_estimator_and_of_clipping_are_refused_in_impala()
         assert make_config("atari/pong", {key: 0.5}, algo="ppo")
     clipped = {"learner.clip_kind": "reciprocal", "learner.clip_range": 0.5}
     assert make_config("atari/pong", clipped, algo="impala").on_policy.clip_range == 0.5
+
+
+@pytest.mark.parametrize("key", ["eval_against", "eval_episodes", "eval_video"])
+def test_settings_of_evaluations_need_evaluations_or_a_callback(key: str, tmp_path: Path) -> None:
+    given: dict[str, object] = {key: "random" if key == "eval_against" else 5}
+
+    def plan(**more: Any) -> Config:
+        options: dict[str, Any] = {"resume": False, "algo": None, "protocol": None, "ranks": Ranks(), "trust": False}
+        settings = {**given, **({"eval_every": 9} if more.pop("evaluates", False) else {})}
+        return plan_run(GAME, settings, tmp_path / "run", **options, **more).settings
+
+    with pytest.raises(ConfigError, match=rf"{key}: .* nothing is evaluated; .*eval_every"):
+        plan()
+    assert plan(has_callbacks=True).eval_every is None
+    assert plan(evaluates=True).eval_every == 9
 
 
 @pytest.mark.parametrize("preset", [GAME, "gym/CartPole-v1"])

@@ -37,6 +37,15 @@ def test_an_off_policy_algorithm_brings_its_settings_in_two_ways() -> None:
             {"learner.learning_rate": 1e-3, "learner.schedule": "0:1e-4,1e5:0"},
             r"learner.learning_rate=0.001 .* whose points are learning rates",
         ),
+        (
+            None,
+            {
+                "population.policies": "a,b",
+                "learner.schedule": "0:1e-4,1e5:0",
+                "policy.a.learner.learning_rate": 1e-3,
+            },
+            r"policy.a.learner.learning_rate=0.001 .* whose points are learning rates",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(

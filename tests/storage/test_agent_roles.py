@@ -19,6 +19,7 @@ def test_agents_are_played_by_the_policies_that_name_them() -> None:
     assert players() == [(0, 1)] * 3
     assert players(a="adversary_*", b=["agent_0", "adversary_1"]) == [(0,), (0, 1), (1,)]
     assert players(()) == [(0, 1)]
+    assert players(("0", "1"), a=0, b=1) == [(0,), (1,)], "a name of digits, as the command line reads it"
     assert players(a="adversary_*") == [(0,), (0,), (1,)], "b plays all other agents"
     assert players(guests=("random",), random="agent_*") == [(0, 1), (0, 1), (2,)]
 
@@ -28,7 +29,7 @@ def test_agents_are_played_by_the_policies_that_name_them() -> None:
     [
         ({"a": "adversary"}, r"policy\.a\.agents: 'adversary' fits none of the agents"),
         ({"a": "agent_0", "b": "agent_0"}, "no policy plays the agent 'adversary_0'"),
-        ({"a": 3}, r"policy\.a\.agents=3: give names of agents or patterns"),
+        ({"a": 3.5}, r"policy\.a\.agents=3\.5: give names of agents or patterns"),
     ],
 )
 def test_agents_that_nobody_plays_and_names_of_no_agent_are_refused(named: dict[str, object], message: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollmill.algorithms.off_policy_config import OffPolicyConfig, OwnOffPolicyConfig
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.models.config import ACTOR_CRITIC, BUILT_IN_ENCODERS
 from rollmill.settings.value_checks import ConfigError
@@ -67,6 +68,17 @@ def _none_has(config: Config, **settings: object) -> bool:
     )
 
 
+def _none_off_policy_has(config: Config, **settings: object) -> bool:
+    """Likewise of off-policy algorithms."""
+    algorithms = [policy.algorithm for policy in config.policies]
+    return all(
+        isinstance(algorithm, OffPolicyConfig)
+        and not isinstance(algorithm, OwnOffPolicyConfig)
+        and any(getattr(algorithm, name, value) != value for name, value in settings.items())
+        for algorithm in algorithms
+    )
+
+
 def _is_without_core(policy: Config) -> bool:
     """Whether the network has no recurrent core; a model or an encoder of the user's may have its own use for one."""
     model = policy.model
@@ -109,13 +121,6 @@ _RULES: tuple[_Idle, ...] = (
         "with TensorBoard, which is the only tracker",
         "name another one (tracker, --tracker tensorboard,wandb)",
         "tracker",
-    ),
-    _Idle(
-        ("eval_against", "eval_video"),
-        lambda config: config.eval_every is None,
-        "where nothing is evaluated",
-        "give the agent steps between two (eval_every, --eval-every)",
-        "eval_every",
     ),
     _Idle(
         ("pbt.",),
@@ -161,11 +166,69 @@ _RULES: tuple[_Idle, ...] = (
         "use a smaller population.past, or population.guest_share=0",
     ),
     _Idle(
-        ("replay.alpha", "replay.beta", "replay.epsilon"),
+        (
+            *("replay.alpha", "replay.beta", "replay.beta_end", "replay.epsilon", "replay.weights"),
+            "replay.max_priority_decay",
+        ),
         lambda config: config.in_replay and config.replay.priorities == "uniform",
         "with replay.priorities='uniform'",
         "use replay.priorities='proportional'",
     ),
+    _Idle(
+        (
+            "off_policy.epsilon_start",
+            "off_policy.epsilon_end",
+            "off_policy.epsilon_fraction",
+            "off_policy.epsilon_steps",
+        ),
+        partial(_none_off_policy_has, epsilon_kind="schedule"),
+        "with off_policy.epsilon_kind='ladder'",
+        "use off_policy.ladder_epsilon, or off_policy.epsilon_kind='schedule'",
+        "off_policy.epsilon_kind",
+    ),
+    _Idle(
+        ("off_policy.ladder_epsilon", "off_policy.ladder_alpha"),
+        partial(_none_off_policy_has, epsilon_kind="ladder"),
+        "with off_policy.epsilon_kind='schedule'",
+        "use off_policy.epsilon_kind='ladder'",
+        "off_policy.epsilon_kind",
+    ),
+    _Idle(
+        ("off_policy.epsilon_fraction",),
+        partial(_none_off_policy_has, epsilon_steps=None),
+        "beside off_policy.epsilon_steps",
+        "give the steps, or off_policy.epsilon_steps=none",
+        "off_policy.epsilon_steps",
+    ),
+    _Idle(
+        ("off_policy.ou_theta", "off_policy.ou_dt"),
+        partial(_none_off_policy_has, noise_kind="ou"),
+        "with another noise than an Ornstein-Uhlenbeck process",
+        "use off_policy.noise_kind='ou'",
+        "off_policy.noise_kind",
+    ),
+    _Idle(
+        ("off_policy.initial_temperature", "off_policy.target_entropy", "off_policy.temperature_learning_rate"),
+        partial(_none_off_policy_has, temperature="auto"),
+        "with a temperature that is not learned",
+        "use off_policy.temperature='auto'",
+        "off_policy.temperature",
+    ),
+    _Idle(
+        ("inference.groups_per_batch", "checkpoint.save_environments"),
+        lambda config: not config.in_lockstep,
+        "outside of lockstep",
+        "use regime='lockstep'",
+        "regime",
+    ),
+)
+# Of runs that no callback evaluates.
+_OF_EVALUATIONS = _Idle(
+    ("eval_against", "eval_episodes", "eval_video"),
+    lambda config: config.eval_every is None,
+    "where nothing is evaluated",
+    "give the agent steps between two (eval_every, --eval-every)",
+    "eval_every",
 )
 _RULES += tuple(
     _Idle(
@@ -198,7 +261,16 @@ def check_idle(given: Collection[str], config: Config) -> None:
     Raises:
         ConfigError: Which, and what to do.
     """
-    for rule in _RULES:
+    _check(_RULES, given, config)
+
+
+def check_evaluated(given: Collection[str], config: Config) -> None:
+    """Refuse settings of evaluations where there are none; arguments and errors as of :func:`check_idle`."""
+    _check((_OF_EVALUATIONS,), given, config)
+
+
+def _check(rules: Sequence[_Idle], given: Collection[str], config: Config) -> None:
+    for rule in rules:
         idle = sorted(key for key in given if any(_stands_for(name, key) for name in rule.keys))
         if idle and rule.switch not in given and rule.is_idle(config):
             hints = "".join(f"; {_MISTAKEN[key]}" for key in idle if key in _MISTAKEN)

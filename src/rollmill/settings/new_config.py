@@ -113,11 +113,14 @@ def _off_policy_algorithm(given: Mapping[str, object]) -> str:
 
 def check_effects(given: Mapping[str, object], config: Config) -> None:
     """Refuse settings, by full key, that have no effect together with the others."""
-    schedule, rate = config.optimiser.schedule, config.optimiser.learning_rate
-    points = schedule.points if isinstance(schedule, FixedSchedule) else ()
-    if "learner.learning_rate" in given and points and points[0][1] != rate:
-        raise ConfigError(
-            f"learner.learning_rate={rate:g} with learner.schedule={schedule.name!r}, whose points are learning rates: "
-            "omit learning_rate, or give that of the first point."
-        )
+    for name, policy in zip(config.population.names, config.policies, strict=True):
+        schedule, rate = policy.optimiser.schedule, policy.optimiser.learning_rate
+        points = schedule.points if isinstance(schedule, FixedSchedule) else ()
+        own = f"policy.{name}.learner.learning_rate"
+        keys = [key for key in (own, "learner.learning_rate") if key in given]
+        if keys and points and points[0][1] != rate:
+            raise ConfigError(
+                f"{keys[0]}={rate:g} with learner.schedule={schedule.name!r}, whose points are learning rates: omit "
+                "learning_rate, or give that of the first point."
+            )
     check_idle(given, config)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from rollmill.extras import can_import
+from rollmill.extras import can_import, install_command
 from rollmill.regimes.user_code import is_registered_player
 from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import signed, unsigned, verdict_on
 from rollmill.settings.config import Config
+from rollmill.settings.idle import check_evaluated
 from rollmill.settings.new_config import check_effects, new_config
 from rollmill.settings.option_values import coerce
 from rollmill.settings.options import apply, from_json, full_keys, to_json
@@ -59,8 +60,12 @@ def plan_run(
     protocol: str | None,
     ranks: Ranks,
     trust: bool,
+    has_callbacks: bool = False,
 ) -> RunPlan:
-    """Turn the arguments of :func:`rollmill.train` into a plan, and create the run directory."""
+    """Turn the arguments of :func:`rollmill.train` into a plan, and create the run directory.
+
+    Callbacks, if there are any, may ask for evaluations, so that settings of evaluations have an effect.
+    """
     if run_dir is None and ranks.restarts and preset is not None:
         run_dir = directory_of_launcher(preset)
     if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
@@ -101,6 +106,8 @@ def plan_run(
         settings = new_config(preset, given, algo=algo, protocol=protocol)
     settings = _with_lasting_players(with_own_settings(settings), None if not resume else given)
     settings.resolved(ranks.world_size)
+    if not has_callbacks:
+        check_evaluated(full_keys(settings, given), settings)
     check_packages(settings)
     to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
     if run_dir is None:
@@ -113,14 +120,16 @@ def plan_run(
 
 
 def check_packages(settings: Config) -> None:
-    """Check that what a run needs besides its environment is installed: trackers, and ffmpeg for videos.
+    """Check that what a run needs besides its environment is installed: for trackers, videos and ratings.
 
     Raises:
         UnknownTrackerError: No tracker has one of the names.
         TrackerNotInstalledError: The package of one is missing.
-        ConfigError: ffmpeg is missing.
+        ConfigError: Another package is missing.
     """
     check_trackers(settings.tracking)
+    if settings.population.rating == "openskill" and not can_import("openskill"):
+        raise ConfigError(f"population.rating='openskill' needs a package: {install_command('ratings')}.")
     if settings.eval_video is not None and not can_import("imageio_ffmpeg"):
         raise ConfigError(
             f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rollmill.extras import can_import, install_command
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import NAME, UNIT, Checked, ConfigError, integer
 
@@ -75,8 +74,6 @@ class PopulationConfig(Checked, section="population"):
     def __post_init__(self) -> None:
         """Check the number or the names of the policies, too."""
         super().__post_init__()
-        if self.rating == "openskill" and not can_import("openskill"):
-            raise ConfigError(f"population.rating='openskill' needs a package: {install_command('ratings')}.")
         self._check_policies()
         players = [*self.names, *(name for name, _ in self.named_guests)]
         for name in players:
