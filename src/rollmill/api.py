@@ -78,8 +78,8 @@ def make_config(
             ``module:name``, a Gymnasium id, or several of them, or of their names joined by commas, as tasks that one
             network learns together.
         overrides: Dotted key (or its unambiguous last part) -> value, for example ``{"learner.epochs": 2}``.
-        algo: "ppo" or "impala": Cleanba's hyperparameters instead of the preset's, except for network and normalisers;
-            or "dqn", "ddpg", "td3", "sac" or a registered algorithm: off-policy, in the replay regime.
+        algo: "impala", and on Atari games "ppo": Cleanba's hyperparameters instead of the preset's, except for network
+            and normalisers; or "dqn", "ddpg", "td3", "sac" or a registered algorithm: off-policy, in the replay regime.
         protocol: "machado": the evaluation protocol of Machado et al. (2018) for Atari games, instead of the preset's.
 
     Raises:
@@ -260,7 +260,7 @@ def _play_what_is_left(directory: Path, config: Config, finished: Run, *, quiet:
     ]
     if not pending:
         return
-    from rollmill.evaluation.in_training import play_pending
+    from rollmill.evaluation.in_training import Evaluations, play_pending
     from rollmill.regimes.tracked_run import log_checkpoints, start_trackers
     from rollmill.reporting.metrics import MetricsWriter
     from rollmill.storage.checkpoints import CheckpointStore
@@ -269,18 +269,12 @@ def _play_what_is_left(directory: Path, config: Config, finished: Run, *, quiet:
         if not quiet:
             print(line, file=sys.stderr)
 
+    how = Evaluations(config.env, config.eval_episodes, config.eval_against, config.eval_video, trust)
     with start_trackers(config, directory, is_resumed=True, note=note, trust=trust) as trackers:
         for name, folder in pending:
             checkpoints = CheckpointStore(folder / "checkpoints", config.checkpoint)
             with MetricsWriter(folder, trackers=trackers, policy=name if len(names) > 1 else None) as writer:
-                play_pending(
-                    folder,
-                    config.env,
-                    episodes=config.eval_episodes,
-                    checkpoints=checkpoints,
-                    opponents=config.eval_against,
-                    film_every=config.eval_video,
-                )
+                play_pending(folder, how, checkpoints=checkpoints)
                 writer.write_evaluations()
         log_checkpoints(trackers, config, directory)
         trackers.ended(finished.ended_by)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rollmill.envs.config import EnvConfig
-from rollmill.evaluation.in_training import evaluate_until, play_pending
+from rollmill.evaluation.in_training import Evaluations, evaluate_until, play_pending
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.reporting.metric_table import EVALUATION_KEYS
@@ -46,7 +46,7 @@ def store_of(run_dir: Path) -> CheckpointStore:
 def test_pending_networks_are_played_in_their_order_and_the_best_is_kept(make_run: MakeRun) -> None:
     run_dir = make_run(CARTPOLE.name)
     queue = queue_of(run_dir, 10, 20, 30)
-    play_pending(run_dir, CARTPOLE, episodes=4, checkpoints=store_of(run_dir))
+    play_pending(run_dir, Evaluations(CARTPOLE, 4), checkpoints=store_of(run_dir))
     assert queue.pending() == []
     records = queue.records()
     assert [record["agent_steps"] for record in records] == [10, 20, 30]
@@ -56,7 +56,7 @@ def test_pending_networks_are_played_in_their_order_and_the_best_is_kept(make_ru
         assert "video" not in record
         assert set(EVALUATION_KEYS) - set(record) == {"video", "against"}
         assert set(record) <= set(EVALUATION_KEYS)
-    best = max(records, key=lambda record: record["mean_return"])
+    best = max(reversed(records), key=lambda record: record["mean_return"])
     header = read_header(run_dir / "checkpoints" / "best.pt")
     assert header[1:] == (best["agent_steps"], best["mean_return"], "evaluation_return", "mean return")
 
@@ -66,7 +66,7 @@ def test_the_seed_decides_the_episodes(make_run: MakeRun) -> None:
     queue = EvaluationQueue(run_dir, every_steps=1)
     for steps, seed in ((10, 1), (20, 1), (30, 2)):
         queue.leave(network(0), steps)
-        play_pending(run_dir, CARTPOLE, episodes=4, checkpoints=store_of(run_dir), seed=seed)
+        play_pending(run_dir, Evaluations(CARTPOLE, 4), checkpoints=store_of(run_dir), seed=seed)
     lengths = [record["lengths"] for record in queue.records()]
     assert lengths[0] == lengths[1] != lengths[2]
 
@@ -77,16 +77,16 @@ def test_the_environment_that_is_given_is_played_whatever_the_files_name(make_ru
     content = signed({**to_json(EnvConfig(name="os:system")), **to_json(ModelConfig())})
     (run_dir / "config.json").write_text(json.dumps(content))
     short = EnvConfig(name=CARTPOLE.name, max_episode_steps=3)
-    play_pending(run_dir, short, episodes=2, checkpoints=store_of(run_dir))
+    play_pending(run_dir, Evaluations(short, 2), checkpoints=store_of(run_dir))
     assert queue.records()[-1]["lengths"] == [3, 3]
 
 
 def test_one_of_every_so_many_networks_is_filmed(make_run: MakeRun) -> None:
     run_dir = make_run(CARTPOLE.name)
     queue = queue_of(run_dir, 10, 20)
-    play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir), film_every=2)
+    play_pending(run_dir, Evaluations(CARTPOLE, 2, film_every=2), checkpoints=store_of(run_dir))
     queue.leave(network(30), 30)
-    play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir), film_every=2)
+    play_pending(run_dir, Evaluations(CARTPOLE, 2, film_every=2), checkpoints=store_of(run_dir))
     videos = [record["video"] for record in queue.records()]
     assert videos == ["videos/steps_000000000010.mp4", None, "videos/steps_000000000030.mp4"]
     assert sorted(path.name for path in (run_dir / "videos").iterdir()) == [Path(videos[0]).name, Path(videos[2]).name]
@@ -99,17 +99,17 @@ def test_a_film_that_fails_is_a_warning(make_run: MakeRun) -> None:
     queue = queue_of(run_dir, 10)
     (run_dir / "videos").write_text("a file in place of the folder")
     with pytest.warns(UserWarning, match="no video was written: .*cannot be created"):
-        play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir), film_every=1)
+        play_pending(run_dir, Evaluations(CARTPOLE, 2, film_every=1), checkpoints=store_of(run_dir))
     assert [(record["agent_steps"], record["video"]) for record in queue.records()] == [(10, None)]
 
 
 def test_a_network_that_was_interrupted_stays_pending(make_run: MakeRun) -> None:
     run_dir = make_run(CARTPOLE.name)
     queue = queue_of(run_dir, 10, 20)
-    play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir), is_stop_wanted=lambda: True)
+    play_pending(run_dir, Evaluations(CARTPOLE, 2), checkpoints=store_of(run_dir), is_stop_wanted=lambda: True)
     assert len(queue.pending()) == 2
     assert queue.records() == []
-    play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir))
+    play_pending(run_dir, Evaluations(CARTPOLE, 2), checkpoints=store_of(run_dir))
     assert len(queue.records()) == 2
 
 
@@ -119,10 +119,10 @@ def test_a_network_whose_evaluation_fails_is_set_aside(make_run: MakeRun) -> Non
     torn, good = queue.pending()
     torn.write_bytes(torn.read_bytes()[:100])
     with pytest.raises(Exception, match=torn.name):
-        play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir))
+        play_pending(run_dir, Evaluations(CARTPOLE, 2), checkpoints=store_of(run_dir))
     assert queue.pending() == [good]
     assert torn.with_suffix(".failed").exists()
-    play_pending(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir))
+    play_pending(run_dir, Evaluations(CARTPOLE, 2), checkpoints=store_of(run_dir))
     assert [record["agent_steps"] for record in queue.records()] == [20]
 
 
@@ -140,8 +140,7 @@ def test_the_evaluator_waits_for_the_run_and_plays_networks_as_they_appear(make_
 
     evaluate_until(
         {run_dir: store_of(run_dir)},
-        CARTPOLE,
-        episodes=2,
+        Evaluations(CARTPOLE, 2),
         is_stop_wanted=lambda: len(waits) == 2,
         while_waiting=while_waiting,
     )
@@ -152,5 +151,5 @@ def test_the_evaluator_waits_for_the_run_and_plays_networks_as_they_appear(make_
 def test_an_evaluator_that_is_told_to_stop_plays_nothing(make_run: MakeRun) -> None:
     run_dir = make_run(CARTPOLE.name)
     queue = queue_of(run_dir, 10)
-    evaluate_until({run_dir: store_of(run_dir)}, CARTPOLE, episodes=2, is_stop_wanted=lambda: True)
+    evaluate_until({run_dir: store_of(run_dir)}, Evaluations(CARTPOLE, 2), is_stop_wanted=lambda: True)
     assert len(queue.pending()) == 1

@@ -13,7 +13,7 @@ import rollmill
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.evaluate import evaluate
-from rollmill.evaluation.in_training import play_pending
+from rollmill.evaluation.in_training import Evaluations, play_pending
 from rollmill.evaluation.lineup import Lineup, lineup_of_run
 from rollmill.evaluation.players import PLAYERS
 from rollmill.evaluation.snapshot import NoRunError
@@ -30,6 +30,14 @@ SMALL: dict[str, Any] = {
     "learner.minibatches": 2,
     "model.mlp_sizes": (8,),
 }
+
+
+class Measured(Crowd):
+    """Each agent measures which one it is."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        *front, infos = super().step(actions)
+        return (*front, {agent: {"metrics": {"agent": AGENTS.index(agent)}} for agent in infos})
 
 
 @pytest.fixture(autouse=True)
@@ -87,15 +95,18 @@ def test_a_policy_is_evaluated_during_training_in_its_own_agents(
     seats = []
     monkeypatch.setattr(
         "rollmill.evaluation.in_training.points_against",
-        lambda *_, **given: seats.append(given["seats"]) or {"random": 0.5},
+        lambda *_, **given: seats.append((given["seats"], given["trust"])) or {"random": 0.5},
     )
-    play_pending(folder, EnvConfig(name="test/crowd"), episodes=4, checkpoints=checkpoints, opponents=("random",))
+    register_env("test/measured", Measured)
+    how = Evaluations(EnvConfig(name="test/measured"), 4, ("random",), trust=True)
+    play_pending(folder, how, checkpoints=checkpoints)
     (record,) = queue.records()
     # Of four environments, a plays bob in two; b and the guest play everything else.
     assert len(record["returns"]) == record["episodes"] == 2
     assert record["mean_return"] == pytest.approx(record["policies"]["a"]["mean_return"])
     assert set(record["policies"]) == {"a", "b", "last"}
-    assert seats == [(AGENTS.index("bob"),)]
+    assert record["metrics"]["agent"] == AGENTS.index("bob"), "of its own agents alone"
+    assert seats == [((AGENTS.index("bob"),), True)]
 
 
 class WithoutBob(Crowd):
@@ -115,7 +126,7 @@ def test_a_policy_that_did_not_play_stops_no_other_evaluation(run_dir: Path) -> 
     for steps in (10_000, 20_000):
         queue.leave(checkpoints.load_latest().state["model"], steps)
     with pytest.warns(UserWarning, match=r"no evaluation at .0,000 agent steps: policy 'a' played in none"):
-        play_pending(folder, EnvConfig(name="test/without_bob"), episodes=2, checkpoints=checkpoints)
+        play_pending(folder, Evaluations(EnvConfig(name="test/without_bob"), 2), checkpoints=checkpoints)
     assert (queue.pending(), queue.records()) == ([], [])
 
 
@@ -125,7 +136,7 @@ def test_a_single_episode_is_played_by_the_policy_that_is_evaluated(run_dir: Pat
         queue = EvaluationQueue(folder, every_steps=1)
         checkpoints = CheckpointStore(folder / "checkpoints", CheckpointConfig())
         queue.leave(checkpoints.load_latest().state["model"], 10_000)
-        play_pending(folder, EnvConfig(name="test/crowd"), episodes=1, checkpoints=checkpoints)
+        play_pending(folder, Evaluations(EnvConfig(name="test/crowd"), 1), checkpoints=checkpoints)
         assert len(queue.records()) == 1
 
 
@@ -135,7 +146,7 @@ def test_networks_wait_until_all_policies_of_their_run_have_one(run_dir: Path) -
     queue = EvaluationQueue(folder, every_steps=1)
     queue.leave(checkpoints.load_latest().state["model"], 10_000)
     (run_dir / "policies" / "b" / "checkpoints").rename(run_dir / "not yet")
-    play_pending(folder, EnvConfig(name="test/crowd"), episodes=1, checkpoints=checkpoints)
+    play_pending(folder, Evaluations(EnvConfig(name="test/crowd"), 1), checkpoints=checkpoints)
     assert len(queue.pending()) == 1
 
 

@@ -387,7 +387,8 @@ def _evaluate_task(
         missing = episodes
         going_on = np.zeros(len(due), np.int64)
         # Environments step on when their episodes have been played; what they give then does not count.
-        group.metrics.counted = counted = np.array(due) > 0
+        counts = [how.of_player in (None, lineup.players[index].name) for index in who.tolist()]
+        group.metrics.counted = counted = (np.array(due) > 0) & counts
         started = time.perf_counter()
         steps = play(lineup.players, who, group, spec)
         absences = Absences(cast("AgentRows", group), len(spec.agents)) if spec.agents else None
@@ -405,19 +406,18 @@ def _evaluate_task(
                     played_in[row].append(len(returns[row]) + planned[row] - due[row])
                     returns[row].append(float(outcome.episode_return[row]))
                     lengths[row].append(int(outcome.episode_length[row]))
-                    counted[row] = len(returns[row]) < due[row]
+                    counted[row] = counts[row] and len(returns[row]) < due[row]
                     missing -= 1
             for absent in absences.rows(outcome.episode_length > 0) if absences is not None else ():
                 going_on[absent] = 0
                 if len(returns[absent]) < due[absent]:
                     due[absent] -= 1
-                    counted[absent] = len(returns[absent]) < due[absent]
+                    counted[absent] = counts[absent] and len(returns[absent]) < due[absent]
                     missing -= 1
             how.progress(episodes - missing, episodes)
         seconds = time.perf_counter() - started
     finally:
         group.close()
-    counts = [how.of_player in (None, lineup.players[index].name) for index in who.tolist()]
     flat = tuple(value for row in itertools.compress(returns, counts) for value in row)
     if not flat:
         who_was_absent = "the agents" if how.of_player is None else f"policy {how.of_player!r}"

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rollmill.envs.config import EnvConfig
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, NothingPlayedError, evaluate_snapshot
@@ -26,14 +27,33 @@ from rollmill.storage.evaluations import EvaluationQueue
 _LOOK_S = 0.5
 
 
+class Evaluations(NamedTuple):
+    """How the networks of a run are evaluated.
+
+    Attributes:
+        env: The environment that it is trained on, rather than the one in its files: the user may have changed it when
+            resuming, or the files may have changed since they were verified.
+        episodes: Complete episodes of each network.
+        opponents: Players that the network also meets ``episodes`` times: in every seat, or if it plays some agents
+            alone, as all of these against an opponent as all others. Its share of the points decides then which network
+            is the best.
+        film_every: Film one more episode at the first of every so many evaluations; None films none. A film that fails
+            is a warning.
+        trust: Whether to execute code that the directories of players name even if this user's runs did not write it.
+    """
+
+    env: EnvConfig
+    episodes: int
+    opponents: Sequence[str] = ()
+    film_every: int | None = None
+    trust: bool = False
+
+
 def play_pending(
     run_dir: Path,
-    env: EnvConfig,
+    how: Evaluations,
     *,
-    episodes: int,
     checkpoints: CheckpointStore,
-    opponents: Sequence[str] = (),
-    film_every: int | None = None,
     seed: int = 0,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -44,37 +64,32 @@ def play_pending(
 
     Args:
         run_dir: Directory of a run.
-        env: The environment that it is trained on, rather than the one in its files: the user may have changed it when
-            resuming, or the files may have changed since they were verified.
-        episodes: Complete episodes of each network.
+        how: How.
         checkpoints: The run's checkpoints; the results decide which is ``best.pt``.
-        opponents: Players that the network also meets ``episodes`` times: in every seat, or if it plays some agents
-            alone, as all of these against an opponent as all others. Its share of the points decides then which network
-            is the best.
-        film_every: Film one more episode at the first of every so many evaluations; None films none. A film that fails
-            is a warning.
         seed: Seed of environments and noise, the same for every network.
         is_stop_wanted: Called at every step; True stops, and the current network stays pending.
     """
     queue = EvaluationQueue(run_dir)
     if not (pending := queue.pending()):
         return
-    role = role_of(run_dir, env)
+    role = role_of(run_dir, how.env)
     if role is not None and not role.is_ready:
         return
     for path in pending:
-        is_filmed = film_every is not None and len(queue.records()) % film_every == 0
+        is_filmed = how.film_every is not None and len(queue.records()) % how.film_every == 0
         try:
-            snapshot = read_snapshot(run_dir, path)._replace(env=env)
+            snapshot = read_snapshot(run_dir, path)._replace(env=how.env)
             video = _writable(queue.video_path(snapshot.agent_steps)) if is_filmed else None
             with one_thread():
                 result = evaluate_snapshot(
                     snapshot,
-                    episodes=episodes,
+                    episodes=how.episodes,
                     seed=seed,
                     video=video,
                     is_stop_wanted=is_stop_wanted,
-                    lineup=None if role is None else lineup_of_run(role.run_dir, seed=seed, own={role.policy: path}),
+                    lineup=None
+                    if role is None
+                    else lineup_of_run(role.run_dir, seed=seed, own={role.policy: path}, trust=how.trust),
                     of_player=None if role is None else role.policy,
                 ).to_dict()
                 best_by, measured = float(result["mean_return"]), "mean return"
@@ -83,13 +98,14 @@ def play_pending(
                     best_by = float(result["scores"].get("mean_capped", best_by))
                     kind = "mean capped score" if "mean_capped" in result["scores"] else measured
                     measured = f"{kind} of {', '.join(result['tasks'])}"
-                if opponents:
+                if how.opponents:
                     points = points_against(
                         snapshot,
-                        opponents,
-                        matches=episodes,
+                        how.opponents,
+                        matches=how.episodes,
                         seed=seed,
                         is_stop_wanted=is_stop_wanted,
+                        trust=how.trust,
                         seats=None if role is None else role.seats,
                     )
                     result["against"] = points
@@ -107,7 +123,7 @@ def play_pending(
         checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), best_by, measured)
         # The run's directory may be moved: the video is named in it, the network is removed.
         result["video"] = None if result["video"] is None else str(Path(result["video"]).relative_to(run_dir))
-        left_out = ("checkpoint",) if film_every is not None else ("checkpoint", "video")
+        left_out = ("checkpoint",) if how.film_every is not None else ("checkpoint", "video")
         queue.found(path, {key: value for key, value in result.items() if key not in left_out})
 
 
@@ -121,34 +137,17 @@ def _writable(video: Path) -> Path | None:
 
 
 def play_pending_of_all(
-    folders: Mapping[Path, CheckpointStore],
-    env: EnvConfig,
-    *,
-    episodes: int,
-    opponents: Sequence[str] = (),
-    film_every: int | None = None,
-    is_stop_wanted: Callable[[], bool] = lambda: False,
+    folders: Mapping[Path, CheckpointStore], how: Evaluations, *, is_stop_wanted: Callable[[], bool] = lambda: False
 ) -> None:
     """Evaluate the pending networks of several policies; arguments as in :func:`evaluate_until`."""
     for folder, checkpoints in folders.items():
-        play_pending(
-            folder,
-            env,
-            episodes=episodes,
-            checkpoints=checkpoints,
-            opponents=opponents,
-            film_every=film_every,
-            is_stop_wanted=is_stop_wanted,
-        )
+        play_pending(folder, how, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
 
 
 def evaluate_until(
     folders: Mapping[Path, CheckpointStore],
-    env: EnvConfig,
+    how: Evaluations,
     *,
-    episodes: int,
-    opponents: Sequence[str] = (),
-    film_every: int | None = None,
     is_stop_wanted: Callable[[], bool],
     while_waiting: Callable[[], object] = lambda: None,
 ) -> None:
@@ -156,23 +155,13 @@ def evaluate_until(
 
     Args:
         folders: Directory of each policy -> its checkpoints.
-        env: The environment that they are trained on.
-        episodes: Complete episodes of each network.
-        opponents: As in :func:`play_pending`.
-        film_every: As in :func:`play_pending`.
+        how: How.
         is_stop_wanted: Called at every step, and between two networks.
         while_waiting: Called several times a second while no network is pending.
     """
     while not is_stop_wanted():
         # The configuration is written when the learner has started.
         ready = {folder: checkpoints for folder, checkpoints in folders.items() if (folder / "config.json").exists()}
-        play_pending_of_all(
-            ready,
-            env,
-            episodes=episodes,
-            opponents=opponents,
-            film_every=film_every,
-            is_stop_wanted=is_stop_wanted,
-        )
+        play_pending_of_all(ready, how, is_stop_wanted=is_stop_wanted)
         while_waiting()
         time.sleep(_LOOK_S)

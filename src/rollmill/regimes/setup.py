@@ -410,7 +410,7 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
     setup.user_code.install()
     import torch
 
-    from rollmill.evaluation.in_training import evaluate_until, play_pending_of_all
+    from rollmill.evaluation.in_training import Evaluations, evaluate_until, play_pending_of_all
     from rollmill.storage.checkpoints import CheckpointStore
 
     torch.set_num_threads(1)
@@ -419,29 +419,19 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
         context.ledger.enter(EvaluatorPhase.PLAYING)  # a sign of life at every step
         return context.stop.is_set()
 
-    env, episodes, opponents = setup.config.env, setup.config.eval_episodes, setup.config.eval_against
-    film_every = setup.config.eval_video
+    config = setup.config
+    how = Evaluations(config.env, config.eval_episodes, config.eval_against, config.eval_video, setup.trust)
     folders = {
-        folder: CheckpointStore(folder / "checkpoints", setup.config.checkpoint)
-        for folder in setup.config.population.folders(setup.run_dir)
+        folder: CheckpointStore(folder / "checkpoints", config.checkpoint)
+        for folder in config.population.folders(setup.run_dir)
     }
     context.ledger.enter(EvaluatorPhase.PLAYING)
     if is_last:
-        play_pending_of_all(
-            folders,
-            env,
-            episodes=episodes,
-            opponents=opponents,
-            film_every=film_every,
-            is_stop_wanted=is_stop_wanted,
-        )
+        play_pending_of_all(folders, how, is_stop_wanted=is_stop_wanted)
         return
     evaluate_until(
         folders,
-        env,
-        episodes=episodes,
-        opponents=opponents,
-        film_every=film_every,
+        how,
         is_stop_wanted=is_stop_wanted,
         while_waiting=lambda: context.ledger.enter(EvaluatorPhase.WAITING),
     )
