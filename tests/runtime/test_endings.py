@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -200,6 +201,22 @@ def test_only_new_memory_that_no_process_holds_is_removed(monkeypatch: pytest.Mo
     finally:
         for path in (in_use, opened, other, left):
             path.unlink(missing_ok=True)
+
+
+def test_only_new_folders_that_no_process_works_in_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    began = time.time() - 1
+    in_use, left, other = (tmp_path / name for name in (f"{sweep.FOLDERS}a", f"{sweep.FOLDERS}b", "another"))
+    for folder in (in_use, left, other):
+        (folder / "_vizdoom").mkdir(parents=True)
+    with subprocess.Popen(["sleep", "60"], cwd=in_use) as sleeper:
+        try:
+            assert left.name not in sweep.remove_leftovers(time.time() + 60)
+            removed = sweep.remove_leftovers(began)
+        finally:
+            sleeper.kill()
+    assert left.name in removed
+    assert [path.exists() for path in (in_use, left, other)] == [True, False, True]
 
 
 def test_the_watchdog_kills_registered_groups_unless_they_were_unregistered() -> None:

@@ -37,7 +37,7 @@ from rollmill.envs.doom_start import protect_start
 from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
 from rollmill.envs.vizdoom_env import add_scenario, button_heads, match_rules, pressed, turns_of, with_screen
-from rollmill.runtime.sweep import remove_leftovers
+from rollmill.runtime.sweep import FOLDERS, remove_leftovers
 
 try:
     import cv2
@@ -119,7 +119,7 @@ class DoomMatch:
         probe = self._engine([])
         self._heads = button_heads(list(probe.get_available_buttons()), turns_of(scenario))
         self._num_buttons = len(scenario.buttons)
-        self._statuses = [Status(Status.VARIABLES) for _ in self.possible_agents]
+        self._statuses = [Status() for _ in self.possible_agents]
         self._screens: list[Array] = [np.zeros((probe.get_screen_height(), probe.get_screen_width(), 3), np.uint8)]
         self._screens *= players
         self._sounds: list[Array | None] = [None] * players
@@ -262,7 +262,7 @@ class DoomMatch:
         self._others = children()
         started: list[Future[Any]] = []
         # The engines tell about their network on the standard output, and need a folder once.
-        with quiet(), tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
+        with quiet(), tempfile.TemporaryDirectory(prefix=FOLDERS) as folder, contextlib.chdir(folder):
             _watch(self)
             self._games = games
             try:

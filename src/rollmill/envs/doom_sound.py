@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rollmill.envs.doom_scenarios import missing_engine
 from rollmill.envs.errors import MissingExtra
-from rollmill.runtime.sweep import remove_leftovers
+from rollmill.runtime.sweep import FOLDERS, remove_leftovers
 
 try:
     import vizdoom
@@ -71,7 +71,7 @@ def check_sound() -> None:
         MissingExtra: They give silence, or crash.
     """
     began = time.time()
-    with tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder:
+    with tempfile.TemporaryDirectory(prefix=FOLDERS) as folder:
         tried = subprocess.Popen(
             [sys.executable, "-c", _TRY],
             cwd=folder,

@@ -18,6 +18,7 @@ from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_spa
 from rollmill.envs.doom_start import start_engine
 from rollmill.envs.doom_status import MEASUREMENTS, Status
 from rollmill.envs.views import Array
+from rollmill.runtime.sweep import FOLDERS
 
 try:
     import cv2
@@ -128,7 +129,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             game.load_config(_path_of(config_file))
         elif scenario is not None:
             add_scenario(game, scenario)
-            self._bots, self._status, turns = scenario.bots, Status(Status.VARIABLES), turns_of(scenario)
+            self._bots, self._status, turns = scenario.bots, Status(), turns_of(scenario)
             if scenario.bots:
                 self._port = Port()
                 game.add_game_args(f"-host 1 -port {self._port.number} {match_rules(scenario)} +name Agent +colorset 0")
@@ -182,7 +183,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             game.new_episode()
         else:
             # The engine creates a folder in its working directory that it does not need later.
-            with tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
+            with tempfile.TemporaryDirectory(prefix=FOLDERS) as folder, contextlib.chdir(folder):
                 start_engine(game)
             self._started = True
             if self._hears:

@@ -9,7 +9,7 @@ As a script (``python -I -S sweep.py MAIN_PID TOKEN``) it waits until its standa
 main process closes it or dies, and then kills all members. Lines ``+PGID`` and ``-PGID`` on standard
 input tell it of process groups, and ``hPID`` of the program's helpers (the resource tracker and the fork server), which
 end by themselves unless a signal has stopped them: then they are continued. Last it removes the named shared memory
-that a killed simulator could not remove.
+and the folders that a killed simulator could not remove.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ VARIABLE = "ROLLMILL_RUN_ID"
 LEFTOVERS = ("ViZDoom",)
 """Prefixes of the names that simulators give their shared memory in ``/dev/shm``."""
 
+FOLDERS = "rollmill-vizdoom-"
+"""Prefix of the folders for temporary files in which engines are started."""
+
+_MEMORY = "/dev/shm"
 _SETTLED_S = 1.0
 
 
@@ -95,52 +99,63 @@ def kill_all(token: str, groups: Iterable[int] = (), timeout_s: float = 10.0) ->
 
 
 def remove_leftovers(since: float) -> list[str]:
-    """Removes what killed simulators have left in ``/dev/shm``; returns the names.
+    """Removes what killed simulators have left; returns the names.
 
-    That is: files of this user, named as in `LEFTOVERS`, made after ``since`` (``time.time()``), and held by no
-    process. A simulator that runs holds its own all the time, first by a descriptor and then by a mapping, so none of
-    another run is touched. The files of the last second are looked at again when they are older, for a simulator that
-    maps its memory by name after making it.
+    That is: files in ``/dev/shm`` named as in `LEFTOVERS` and folders for temporary files named as in `FOLDERS`, of
+    this user, made after ``since`` (``time.time()``), and held by no process. A simulator that runs holds its memory
+    all the time, first by a descriptor and then by a mapping, and works in its folder, so none of another run is
+    touched.
+    What was made in the last second is looked at again when it is older, for a simulator that maps its memory by name
+    after making it.
     """
-    candidates = {}
-    for name in os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else ():
-        if name.startswith(LEFTOVERS):
-            with contextlib.suppress(OSError):
-                status = os.stat(f"/dev/shm/{name}")
-                if status.st_uid == os.getuid() and status.st_ctime >= since:
-                    candidates[name] = status.st_ctime
-    held = _held_names() if candidates else set()
-    candidates = {name: made for name, made in candidates.items() if name not in held}
+    import shutil
+    import tempfile  # The watchdog needs them here alone.
+
+    candidates: dict[str, float] = {}
+    for folder, prefixes in ((_MEMORY, LEFTOVERS), (tempfile.gettempdir(), (FOLDERS,))):
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name.startswith(prefixes):
+                with contextlib.suppress(OSError):
+                    status = os.lstat(path := os.path.join(folder, name))
+                    if status.st_uid == os.getuid() and status.st_ctime >= since:
+                        candidates[path] = status.st_ctime
+    held = _held_paths() if candidates else set()
+    candidates = {path: made for path, made in candidates.items() if path not in held}
     if candidates:
         age = time.time() - max(candidates.values())
         time.sleep(min(_SETTLED_S, max(0.0, _SETTLED_S - age)))
-        held = _held_names()
-    removed = [name for name in candidates if name not in held]
-    for name in removed:
+        held = _held_paths()
+    removed = [path for path in candidates if path not in held]
+    for path in removed:
         with contextlib.suppress(OSError):
-            os.unlink(f"/dev/shm/{name}")
-    return removed
+            if path.startswith(f"{_MEMORY}/"):
+                os.unlink(path)
+            else:
+                shutil.rmtree(path)
+    return [os.path.basename(path) for path in removed]
 
 
-def _held_names() -> set[str]:
-    """Names in ``/dev/shm`` that any process has open or maps.
+def _held_paths() -> set[str]:
+    """Files in ``/dev/shm`` that any process has open or maps, and the folders that processes work in.
 
     Descriptors are read before the mappings of the same process: a process that opens, maps and closes a file is then
     found by one of the two whenever it is looked at.
     """
-    folder, names = "/dev/shm/", set()
+    paths = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             for descriptor in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
-                    if target.startswith(folder):
-                        names.add(target.removeprefix(folder))
+                    if target.startswith(f"{_MEMORY}/"):
+                        paths.add(target)
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:
             for line in file:
-                if folder in line:
-                    names.add(line.rpartition(folder)[2].rstrip())
-    return names
+                if (at := line.find(f"{_MEMORY}/")) >= 0:
+                    paths.add(line[at:].rstrip())
+        with contextlib.suppress(OSError):
+            paths.add(os.readlink(f"/proc/{pid}/cwd"))
+    return paths
 
 
 def _wake_helper(pid: int) -> None:
