@@ -8,7 +8,6 @@ policy weighs for itself (``learner.reward_weights``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,17 +44,11 @@ weapons; ``weapon_held`` is this factor while a loaded weapon stays in hand for 
 
 
 class Status:
-    """The variables of a player over an episode.
-
-    Args:
-        variables: Names of the game's variables, in the order in which the engine gives them; all of ``VARIABLES`` and
-            perhaps others.
-    """
+    """The variables of a player over an episode, which the engine gives in the order of ``VARIABLES``."""
 
     VARIABLES = _OWN
 
-    def __init__(self, variables: Sequence[str]) -> None:
-        self._index = np.array([list(variables).index(name) for name in _OWN])
+    def __init__(self) -> None:
         self._now: NDArray[np.float64] = np.zeros(len(_OWN))
         self._first = self._now
         self._held: deque[int] = deque(maxlen=_HELD_STEPS)
@@ -105,8 +98,8 @@ class Status:
         return frags, dict(zip(TERMS, map(float, values), strict=True))
 
     def _own(self, variables: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the variables that count, in the order of ``VARIABLES``."""
-        own: NDArray[np.float64] = variables[self._index].astype(np.float64)
+        """Return the variables as they count."""
+        own = np.array(variables, np.float64)
         # The engine counts on below zero, but a rocket that kills costs no more than what was left.
         own[_PLACE["HEALTH"]] = max(0.0, own[_PLACE["HEALTH"]])
         return own
