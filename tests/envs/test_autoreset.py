@@ -212,11 +212,12 @@ def test_truncation_after_one_step_raises_if_no_episode_is_visible(mode, harness
         run_bandit(TruncatedBandit, mode, harness)
 
 
-def test_failing_close_of_a_vector_is_reported_not_raised():
+def test_failing_close_of_a_vector_is_logged_not_raised(caplog):
     class Stubborn(SyncVectorEnv):
         def close(self, **kwargs):
             raise BrokenPipeError("gone")
 
     group = VectorGroup(lambda seeds: Stubborn([Bandit] * 2), seeds=[0, 1])
     group.close()
-    assert "BrokenPipeError: gone" in group.failures[0]
+    assert "BrokenPipeError: gone" in caplog.text
+    assert group.failures == []

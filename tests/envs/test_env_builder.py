@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollmill.envs.env_builder import EnvBuilder, seed_of_rebuild
-from rollmill.envs.errors import EnvironmentFailure
+from rollmill.envs.errors import EnvironmentFailure, InvalidReward
 from rollmill.envs.failures import RestartBudget
 
 
@@ -45,6 +45,29 @@ def test_a_rebuild_replaces_the_environment_until_its_start_succeeds() -> None:
     assert "ValueError: not yet" in building.failures[1]
     with pytest.raises(EnvironmentFailure, match=r"environment 6 of test raised .* \(3 of 3 rebuilds\)"):
         building.rebuild(new, 2, "step", 10, RuntimeError("it broke"), start)
+
+
+def test_what_was_built_in_vain_is_closed() -> None:
+    def start(env: Any) -> None:
+        raise ValueError("never") if len(building.failures) < 3 else InvalidReward("wrong")
+
+    for budget, error in ((2, EnvironmentFailure), (3, InvalidReward)):
+        building = builder(Env, budget=RestartBudget(budget))
+        env = building.build(0)
+        with pytest.raises(error):
+            building.rebuild(env, 0, "step", 9, RuntimeError("it broke"), start)
+        assert Env.open == 0
+
+
+def test_a_failing_close_is_no_rebuild(caplog: pytest.LogCaptureFixture) -> None:
+    class Stubborn(Env):
+        def close(self) -> None:
+            raise BrokenPipeError("gone")
+
+    building = builder(Stubborn)
+    building.close([building.build(0)])
+    assert "BrokenPipeError: gone" in caplog.text
+    assert building.failures == []
 
 
 def test_without_a_budget_the_first_failure_is_the_last() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rollmill.envs.errors import RollmillEnvError, failures
-from rollmill.envs.failures import RestartBudget, failure, report
+from rollmill.envs.failures import RestartBudget, failure, log_of_closing, report
 
 _REBUILDS = 10
 
@@ -85,29 +85,28 @@ class EnvBuilder:
         Raises:
             EnvironmentFailure: No rebuild is left.
         """
+        self._spend(index, where, step, error)
+        self.close([env])
         while True:
-            self._spend(index, where, step, error)
-            try:
-                env.close()
-            except failures() as also:
-                self.failures.append(report(self._name, "close", also))
             env = self.build(index, step)
             try:
                 start(env)
             except RollmillEnvError:
+                self.close([env])
                 raise
             except failures() as again:
-                where, error = "reset", again
+                self.close([env])
+                self._spend(index, "reset", step, again)
                 continue
             return env
 
     def close(self, envs: list[Any]) -> None:
-        """Close every environment, even if closing one raises."""
+        """Close every environment, even if closing one raises, which is logged."""
         for env in envs:
             try:
                 env.close()
             except failures() as error:
-                self.failures.append(report(self._name, "close", error))
+                log_of_closing(self._name, error)
 
     def _spend(self, index: int, where: str, step: int, error: BaseException) -> None:
         if self._budget is None or not self._budget.spend():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from pathlib import Path
 
@@ -33,6 +34,11 @@ class RestartBudget:
             return False
         self.spent += 1
         return True
+
+
+def log_of_closing(name: str, error: BaseException) -> None:
+    """Log that closing an environment raised, which changes nothing for the run."""
+    logging.getLogger(__name__).warning("%s", report(name, "close", error))
 
 
 def failure(

@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace, failures
-from rollmill.envs.failures import RestartBudget, failure, report
+from rollmill.envs.failures import RestartBudget, failure, log_of_closing, report
 from rollmill.envs.info_metrics import METRICS, InfoMetrics
 from rollmill.envs.row_info import RowInfo
 from rollmill.envs.snapshots import restore_state, save_state
@@ -232,8 +232,8 @@ class VectorGroup:
         if env is not None:
             try:
                 env.close()
-            except failures() as error:  # an earlier failure is more informative
-                self.failures.append(report(self._name, "close", error))
+            except failures() as error:
+                log_of_closing(self._name, error)
 
     def _end(self, ended: Array, was_masked: Array, info: Any, into: ObservationView, outcome: OutcomeView) -> None:
         """Report the rows that have ``ended``, and write the final observation of those that are masked now."""
@@ -294,7 +294,10 @@ class VectorGroup:
         # With NEXT_STEP a masked row's action is ignored; with the other modes it is the first of the next episode,
         # whose mask the vector has returned already.
         ignored = self._masked if self._mode == "next_step" else np.zeros(self.num_rows, bool)
-        for row in np.flatnonzero(rows).tolist():
+        is_array = isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf" and raw.shape == into.action_mask.shape
+        if is_array:
+            np.copyto(into.action_mask, raw, where=rows[:, None], casting="unsafe")
+        for row in () if is_array else np.flatnonzero(rows).tolist():
             if raw is not None:
                 into.action_mask[row] = self._checks.read_mask(_row_of(raw, row), row)
             elif ignored[row]:
