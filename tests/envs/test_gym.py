@@ -209,9 +209,16 @@ def test_frames_skipped_by_an_id_are_counted(kwargs, frameskip, frames):
     assert probe(EnvConfig(name="gym/ALE/Pong-v5", kwargs=kwargs, frameskip=frameskip)).frameskip == frames
 
 
-def test_mujoco_warnings_are_logged_and_not_printed(tmp_path, monkeypatch, capfd):
+def test_mujoco_warnings_are_logged_once_and_not_printed(tmp_path, monkeypatch, capfd, caplog):
+    mujoco = pytest.importorskip("mujoco")
     monkeypatch.chdir(tmp_path)
+    mujoco.set_mju_user_warning(None)  # as in a new process
     for _ in range(2):
         make_env(EnvConfig(name="mujoco/HalfCheetah-v5")).close()
+    for time in (0.002, 0.4, 1.0):
+        mujoco.get_mju_user_warning()(
+            f"Nan, Inf or huge value in QACC at DOF 0. The simulation is unstable. Time = {time}"
+        )
+    assert caplog.text.count("unstable") == 1
     assert "WARNING" not in capfd.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -298,6 +298,8 @@ def write_rows(info: Mapping[str, Any]) -> OutcomeView:
         (write, {"reward_terms": {}}, "no reward term 'one', 'twice'.*it gives none"),
         (write, {"reward_terms": {"one": np.nan, "twice": 1}}, r"info\['reward_terms'\]\['one'\] = nan: give a finite"),
         (write, {"reward_terms": {"one": "x", "twice": 1}}, "= 'x': give a finite number"),
+        (write, {"reward_terms": {"one": 1, "twice": 1e39}}, r"'twice'\] = 1e\+39: .* that fits float32"),
+        (write_rows, {**GIVEN_ROWS, "true_objective": np.array([1.0, 1e39])}, r"info\['true_objective'\] = .*1e\+39"),
         (write, {}, r"gives no info\['reward_terms'\] in its first step, but .* for one, twice: give a dict"),
         (write, {**GIVEN, "true_objective": None}, r"info\['true_objective'\] = None: give a finite number"),
         (
@@ -313,6 +315,13 @@ def test_what_is_no_number_or_has_no_weight_is_refused(
 ) -> None:
     with pytest.raises(InvalidReward, match=f"game {message}" if message.startswith("g") else message):
         call(info)
+
+
+def test_the_wrong_term_is_named_also_where_another_one_is_left_out() -> None:
+    outcome, row_info = outcome_of(1), RowInfo(TERMS, "game")
+    row_info.write(0, GIVEN, outcome)
+    with pytest.raises(InvalidReward, match=r"'twice'\] = nan"):
+        row_info.write(0, {"reward_terms": {"twice": np.nan}}, outcome)
 
 
 def test_rows_of_a_vector_that_have_no_entry_keep_none() -> None:

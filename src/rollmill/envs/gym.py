@@ -222,7 +222,7 @@ def _own_frameskip(kwargs: Mapping[str, Any]) -> int:
 
 
 def _log_mujoco_warnings() -> None:
-    """Log MuJoCo's warnings, each of them once.
+    """Log MuJoCo's warnings, each of them once, whatever the simulated time.
 
     MuJoCo prints them for every environment that is built, and writes MUJOCO_LOG.TXT into the working directory.
     """
@@ -235,8 +235,8 @@ def _log_mujoco_warnings() -> None:
     logged: set[str] = set()
 
     def log(text: str) -> None:
-        if text not in logged:
-            logged.add(text)
+        if (what := text.partition(" Time = ")[0]) not in logged:
+            logged.add(what)
             logging.getLogger(__name__).warning("MuJoCo: %s", text)
 
     mujoco.set_mju_user_warning(log)

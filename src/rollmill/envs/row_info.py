@@ -18,6 +18,7 @@ from rollmill.envs.views import Array, OutcomeView
 
 REWARD_TERMS, TRUE_OBJECTIVE = "reward_terms", "true_objective"
 """The entries of ``info``."""
+_LARGEST = float(np.finfo(np.float32).max)  # Slots store float32.
 
 
 class RowInfo:
@@ -92,8 +93,8 @@ class RowInfo:
                 values = [float(given.get(term, 0.0)) for term in self._terms]
             except (TypeError, ValueError):
                 values = [math.nan]
-            if not math.isfinite(sum(values)):
-                values = [self._number(given[term], f"info['reward_terms'][{term!r}]") for term in self._terms]
+            if not all(abs(value) <= _LARGEST for value in values):
+                values = [self._number(given.get(term, 0.0), f"info['reward_terms'][{term!r}]") for term in self._terms]
             outcome.reward_terms[row] = values
         if outcome.episode_objective is not None and TRUE_OBJECTIVE in info:
             outcome.episode_objective[row] = self._number(info[TRUE_OBJECTIVE], "info['true_objective']")
@@ -123,7 +124,7 @@ class RowInfo:
         rows = rows if only is None else rows & only
         if values.shape != into.shape or rows.shape != into.shape:
             raise InvalidReward(f"{self._name} gave {where} of shape {values.shape}: give one number for each row")
-        if values.dtype.kind in "biuf" and np.isfinite(values[rows]).all():
+        if values.dtype.kind in "biuf" and (np.abs(values[rows].astype(np.float64)) <= _LARGEST).all():
             np.copyto(into, values, where=rows, casting="unsafe")
             return
         for row in np.flatnonzero(rows).tolist():
@@ -162,6 +163,6 @@ class RowInfo:
             number = float(value)
         except (TypeError, ValueError):
             number = np.nan
-        if not np.isfinite(number):
-            raise InvalidReward(f"{self._name} gave {where} = {value!r}: give a finite number")
+        if not abs(number) <= _LARGEST:
+            raise InvalidReward(f"{self._name} gave {where} = {value!r}: give a finite number that fits float32")
         return number
