@@ -71,6 +71,9 @@ def test_entries_of_dicts_are_padded_one_by_one_and_masks_forbid_the_padding() -
     assert found.own_mask(mask_in(padded, {}), 0).tolist() == [True, False, True, False, False]
     assert found.own_mask(None, 0).tolist() == [True, True, True, False, False]
     assert found.own_mask(None, 1).all()
+    # The checks report masks of another length, and the codec a missing entry.
+    assert [len(found.own_mask(np.ones(length), agent)) for length, agent in ((2, 0), (4, 0), (3, 1))] == [2, 4, 3]
+    assert found.pad({"observation": given["observation"]}, 0).keys() == {"observation"}
 
 
 def test_a_mask_may_stand_in_the_info() -> None:

@@ -6,6 +6,7 @@ another (AEC). Neither needs the package pettingzoo: what counts is the interfac
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -83,6 +84,11 @@ class ParallelAgents:
         self._gone: set[Any] = set()  # they have ended
         self._left: set[Any] = set()  # they were in env.agents and are not now
         self._seen: tuple[Any, Any] = ({}, {})
+        self._idle: dict[Any, Any] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore an environment of a checkpoint; those of earlier versions lack ``_idle``."""
+        self.__dict__.update({"_idle": {}, **state})
 
     def reset(self, seed: int | None) -> Turn:
         """See :class:`Agents`."""
@@ -131,10 +137,12 @@ class ParallelAgents:
         return 0.0
 
     def _idle_action(self, name: Any) -> Any:
-        spec = action_spec(space_of("the environment", self.env, "action_space", name))
-        return ActionCodec(spec).decode_rows(
-            np.zeros((1, spec.num_discrete), np.int32), np.zeros((1, spec.num_continuous), np.float32)
-        )[0]
+        if name not in self._idle:
+            spec = action_spec(space_of("the environment", self.env, "action_space", name))
+            self._idle[name] = ActionCodec(spec).decode_rows(
+                np.zeros((1, spec.num_discrete), np.int32), np.zeros((1, spec.num_continuous), np.float32)
+            )[0]
+        return copy.copy(self._idle[name])
 
     def _acting(self) -> list[int]:
         return [self._number(name) for name in self.env.agents if name not in self._gone]

@@ -88,7 +88,8 @@ class AtariPlayers:
         if seed is not None:
             self._random = np.random.default_rng(seed)
         views, infos = self.env.reset(seed=seed, options=options)
-        for _ in range(int(self._random.integers(self._noops + 1))):
+        noops = int(self._random.integers(1, self._noops + 1)) if self._noops > 1 else self._noops
+        for _ in range(noops):
             views, _, _, _, infos = self._stepped.step(dict.fromkeys(self.env.agents, 0))
         self._push(_screen(views), is_first=True)
         return self._observations(views), infos

@@ -101,7 +101,6 @@ class CentralView:
     def restore(self, snapshot: bytes) -> None:
         """See ``SavableGroup.restore``."""
         self._group.restore(snapshot)
-        self.failures, self.metrics = self._group.failures, self._group.metrics
 
     def close(self) -> None:
         """See ``Group.close``."""

@@ -52,7 +52,8 @@ class Maker(NamedTuple):
     """How a family builds an environment; the result of every family's ``maker(config)``.
 
     Attributes:
-        env: Builds one ``gymnasium.Env``; None if there are only vector environments.
+        env: Builds one ``gymnasium.Env``, or an environment with PettingZoo's interface; None if there are only vector
+            environments.
         bare_env: ``env`` without the wrappers that a group replaces; None if there are none.
         vector: ``vector(num_envs, num_threads, seeds)`` builds a native vector environment; None if there is none.
         prefer_vector: Whether ``vector="auto"`` selects the native one.

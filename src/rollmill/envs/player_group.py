@@ -10,7 +10,7 @@ import numpy as np
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.env_builder import EnvBuilder, seed_of_rebuild
-from rollmill.envs.errors import UnsupportedSpace, failures
+from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace, failures
 from rollmill.envs.failures import RestartBudget
 from rollmill.envs.info_metrics import InfoMetrics
 from rollmill.envs.row_info import RowInfo
@@ -105,6 +105,8 @@ class PlayerGroup:
         self._clock = 0
         try:
             self._begin(into)
+        except RollmillEnvError:
+            raise
         except failures() as error:
             self._rebuild("reset", error, into)
         self._checks.observation(into, 0)

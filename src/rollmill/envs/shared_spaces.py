@@ -39,6 +39,7 @@ class SharedSpaces:
         self.observation = _padded(name, self._observations, "observation")
         self._is_padded = any(space != self.observation for space in self._observations)
         self.action, self.masks = _shared_actions(name, actions)
+        self._choices = [int(mask.sum()) for mask in self.masks or ()]
 
     def pad(self, observation: Any, agent: int) -> Any:
         """Return an agent's observation as one of the shared space."""
@@ -54,7 +55,13 @@ class SharedSpaces:
         if mask is None:
             return own
         flat = np.ravel(mask).astype(bool)
-        return own & np.pad(flat, (0, max(0, len(own) - len(flat)))) if len(flat) <= len(own) else flat
+        if len(flat) == len(own):
+            return own & flat
+        if len(flat) != self._choices[agent]:
+            return flat  # the checks report it
+        allowed = np.zeros(len(own), bool)
+        allowed[: len(flat)] = flat
+        return allowed
 
 
 def space_of(name: str, env: Any, kind: str, agent: Any) -> spaces.Space[Any]:
@@ -111,12 +118,15 @@ def _padded(name: str, given: Sequence[spaces.Space[Any]], what: str) -> spaces.
 def _pad(own: spaces.Space[Any], shared: spaces.Space[Any], observation: Any) -> Any:
     if isinstance(shared, spaces.Dict):
         assert isinstance(own, spaces.Dict)
+        if not all(key in observation for key in shared):
+            return observation  # the codec reports it
         return {key: _pad(own[key], shared[key], observation[key]) for key in shared}
     array = np.asarray(observation)
-    if array.shape != own.shape:
-        return observation  # the codec reports it
-    widths = [(0, n - k) for n, k in zip(shared.shape or (), array.shape, strict=True)]
-    return np.pad(array, widths)
+    if array.shape != own.shape or array.shape == shared.shape:
+        return observation  # the codec reports other shapes
+    padded = np.zeros(shared.shape or (), array.dtype)
+    padded[tuple(map(slice, array.shape))] = array
+    return padded
 
 
 def _shared_actions(

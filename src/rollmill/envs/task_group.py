@@ -84,7 +84,6 @@ class TaskGroup:
     def restore(self, snapshot: bytes) -> None:
         """See ``SavableGroup.restore``."""
         self._group.restore(snapshot)
-        self.failures = self._group.failures
 
     def close(self) -> None:
         """See ``Group.close``."""
