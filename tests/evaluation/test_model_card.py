@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rollmill.evaluation.evaluate import EvaluationResult
+from rollmill.evaluation.evaluation_result import EvaluationResult
 from rollmill.evaluation.model_card import CardFacts, model_card
 
 RESULT = EvaluationResult(

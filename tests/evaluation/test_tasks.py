@@ -21,7 +21,8 @@ from rollmill.envs.registry import register_env
 from rollmill.envs.task_group import TaskGroup
 from rollmill.envs.task_spaces import with_task_entry
 from rollmill.evaluation.agent import Agent, AgentError, load
-from rollmill.evaluation.evaluate import EvaluationResult, evaluate
+from rollmill.evaluation.evaluate import evaluate
+from rollmill.evaluation.evaluation_result import EvaluationResult
 from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.tasks import UnknownTaskError, shown_as_task, spec_of, task_index

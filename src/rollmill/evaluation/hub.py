@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmill.envs.errors import MissingExtra
-from rollmill.evaluation.evaluate import EvaluationResult, evaluate_snapshot
+from rollmill.evaluation.evaluate import evaluate_snapshot
+from rollmill.evaluation.evaluation_result import EvaluationResult
 from rollmill.evaluation.lineup import lineup_of_run
 from rollmill.evaluation.model_card import CardFacts, model_card
 from rollmill.evaluation.published import published_command, published_settings

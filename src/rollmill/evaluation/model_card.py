@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rollmill.evaluation.evaluate import EvaluationResult
+from rollmill.evaluation.evaluation_result import EvaluationResult
 
 
 class CardFacts(NamedTuple):
