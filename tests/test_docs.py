@@ -19,8 +19,9 @@ import rollmill
 from rollmill.cli.program import make_commands
 from rollmill.reporting.metric_table import METRICS
 from rollmill.settings.config import Config
+from rollmill.settings.option_list import list_options
 from rollmill.settings.option_values import format_value
-from rollmill.settings.options import flatten, list_options
+from rollmill.settings.options import flatten
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PAGES = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")])

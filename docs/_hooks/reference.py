@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-    from rollmill.settings.options import Option
+    from rollmill.settings.option_list import Option
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 _ROLE = re.compile(r":(?:py:)?[a-z]+:`~?([^`]+)`")
@@ -66,7 +66,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def settings() -> str:
     """Return all settings, by section."""
     from rollmill.settings.config import Config
-    from rollmill.settings.options import list_options
+    from rollmill.settings.option_list import list_options
 
     sections: dict[str, list[Option]] = {_GENERAL: []}
     for option in list_options(Config):

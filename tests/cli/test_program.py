@@ -19,7 +19,8 @@ from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
 from rollmill.settings.config import Config
-from rollmill.settings.options import list_options, to_json
+from rollmill.settings.option_list import list_options
+from rollmill.settings.options import to_json
 
 COMMANDS = (
     "train",

@@ -11,8 +11,9 @@ from rollmill.cli import main
 from rollmill.envs.config import EnvConfig
 from rollmill.settings.config import Config
 from rollmill.settings.option_hints import HINTS, hints_for
+from rollmill.settings.option_list import list_options
 from rollmill.settings.option_values import OptionError
-from rollmill.settings.options import apply, flatten, list_options
+from rollmill.settings.options import apply, flatten
 from rollmill.settings.value_checks import ConfigError
 
 KEYS = {option.key for option in list_options(Config)}

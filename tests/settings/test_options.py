@@ -15,15 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollmill.settings.fields import setting, tag
+from rollmill.settings.option_list import describe, list_options
 from rollmill.settings.option_values import OptionError, coerce
 from rollmill.settings.options import (
     annotation_of,
     apply,
-    describe,
     encode_settings,
     flatten,
     from_json,
-    list_options,
     parse_overrides,
     to_json,
 )

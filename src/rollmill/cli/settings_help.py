@@ -12,8 +12,9 @@ from typing import Final
 from rollmill.cli.command import Command
 from rollmill.cli.user_modules import import_modules
 from rollmill.settings.config import Config
+from rollmill.settings.option_list import describe, list_options
 from rollmill.settings.option_values import format_value
-from rollmill.settings.options import describe, flatten, list_options, parse_overrides
+from rollmill.settings.options import flatten, parse_overrides
 
 _UNNAMED: Final = frozenset({"preset"})  # Part of the configuration, but an argument of its own on the command line.
 _SHORT_KEYS: Final = "the last part of a key is enough where it is unique (--learning-rate 1e-3)"

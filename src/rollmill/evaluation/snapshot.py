@@ -13,7 +13,8 @@ from rollmill.envs.trust import named_code
 from rollmill.models.config import ModelConfig
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust
-from rollmill.settings.options import from_json, list_options
+from rollmill.settings.option_list import list_options
+from rollmill.settings.options import from_json
 from rollmill.specs import BoxActions
 from rollmill.storage.checkpoint_file import CheckpointError, load_checkpoint
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore

@@ -272,22 +272,23 @@ def _check_name(name: object, key: str) -> str:
     return name
 
 
-def _members(annotation: object) -> tuple[object, ...]:
+def members_of(annotation: object) -> tuple[object, ...]:
+    """The members of a union; of anything else, itself."""
     origin = typing.get_origin(annotation)
     return typing.get_args(annotation) if origin in (typing.Union, types.UnionType) else (annotation,)
 
 
 def _mentions(annotation: object, kind: type) -> bool:
-    return any((typing.get_origin(member) or member) is kind for member in _members(annotation))
+    return any((typing.get_origin(member) or member) is kind for member in members_of(annotation))
 
 
 def _tuple_items(annotation: object) -> tuple[object, ...]:
-    member = next(m for m in _members(annotation) if (typing.get_origin(m) or m) is tuple)
+    member = next(m for m in members_of(annotation) if (typing.get_origin(m) or m) is tuple)
     return typing.get_args(member) or (object, ...)
 
 
 def _mapping_member(annotation: object) -> object:
-    for member in _members(annotation):
+    for member in members_of(annotation):
         kind = typing.get_origin(member) or member
         if isinstance(kind, type) and issubclass(kind, Mapping):
             return member
@@ -296,7 +297,7 @@ def _mapping_member(annotation: object) -> object:
 
 def type_name(annotation: object) -> str:
     """What is allowed, in words: ``"auto" or an integer``."""
-    members = _members(annotation)
+    members = members_of(annotation)
     if len(members) > 1:
         return " or ".join(type_name(member) for member in members)
     if typing.get_origin(annotation) is Literal:
