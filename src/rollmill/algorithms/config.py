@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rollmill.models.config import ModelConfig
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import ABOVE_ZERO, UNIT, Checked, integer
+from rollmill.specs import ActionSpec, BoxActions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,3 +27,11 @@ class AlgorithmConfig(Checked, section="learner"):
     discount: float = setting(0.99, UNIT)
     reward_scale: float = setting(1.0, ABOVE_ZERO)
     reward_clip: float | None = setting(None, ABOVE_ZERO, "to switch it off")
+
+    def box_actions(self, model: ModelConfig) -> BoxActions:
+        """How the data plane maps a network's real actions to the environment's bounds."""
+        return model.box_actions
+
+    def stored_action(self, model: ModelConfig, action: ActionSpec) -> ActionSpec:
+        """The action as slots hold it: in [-1, 1] where the data plane scales it to the environment's bounds."""
+        return action.in_unit_box if self.box_actions(model) == "scale" else action

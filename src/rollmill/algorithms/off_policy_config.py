@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollmill.algorithms.config import AlgorithmConfig
+from rollmill.models.config import ModelConfig
 from rollmill.settings.fields import setting, tag
 from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, NAME, SHARE, UNIT, integer
+from rollmill.specs import BoxActions
 
 EpsilonKind = Literal["schedule", "ladder"]
 NoiseKind = Literal["gaussian", "ou", "pink"]
@@ -43,6 +45,10 @@ class OffPolicyConfig(AlgorithmConfig, section="off_policy"):
     target_update_every: int | None = setting(None, integer(1), _OWN)
     value_loss: ValueLossKind | None = None
     random_steps: int = setting(100, integer(0))
+
+    def box_actions(self, model: ModelConfig) -> BoxActions:
+        """Off-policy algorithms learn actions in [-1, 1]."""
+        return "scale"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,9 +52,7 @@ class Snapshot(NamedTuple):
     @property
     def box_actions(self) -> BoxActions:
         """Conversion of continuous actions in the data plane."""
-        if isinstance(self.algorithm, OffPolicyConfig):
-            return "scale"
-        return self.model.box_actions
+        return self.algorithm.box_actions(self.model)
 
 
 def policies_of_run(run_dir: Path | str) -> list[str]:

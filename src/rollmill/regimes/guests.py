@@ -93,11 +93,8 @@ def network_of(snapshot: Snapshot, config: Config, spec: EnvSpec) -> Algorithm:
         PlayerError: It does not fit.
     """
     given = snapshot.checkpoint
-    action = spec.action
-    if isinstance(snapshot.algorithm, OnPolicyConfig):
-        stored = snapshot.model.stored_action(action)
-    else:
-        stored = action = action.in_unit_box
+    stored = snapshot.algorithm.stored_action(snapshot.model, spec.action)
+    action = spec.action if isinstance(snapshot.algorithm, OnPolicyConfig) else stored
     if stored != config.stored_action(spec.action):
         raise PlayerError(
             f"{given} gives continuous actions another form than this run: use a run with the same "

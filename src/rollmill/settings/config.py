@@ -238,13 +238,11 @@ class Config(Checked):
     @property
     def box_actions(self) -> BoxActions:
         """How the data plane maps real actions to the environment's bounds."""
-        if self.in_replay:
-            return "scale"
-        return self.model.box_actions
+        return self.algorithm.box_actions(self.model)
 
     def stored_action(self, action: ActionSpec) -> ActionSpec:
         """The action as slots hold it: in [-1, 1] where the data plane scales it to the environment's bounds."""
-        return action.in_unit_box if self.in_replay else self.model.stored_action(action)
+        return self.algorithm.stored_action(self.model, action)
 
     @property
     def iterations_per_checkpoint(self) -> int:
