@@ -106,4 +106,6 @@ def test_an_argument_of_an_environment_may_be_a_table() -> None:
     tables = {"env": {"kwargs": {"config": {"traffic": 0.1}, "options": {}, "gravity": 9.8}}}
     expected = {"env.kwargs.config": {"traffic": 0.1}, "env.kwargs.options": {}, "env.kwargs.gravity": 9.8}
     assert flat(tables) == expected
+    of_policy = {"policy": {"slow": {"learner": {"learning_rate": 1e-4}}}}
+    assert flat(of_policy) == {"policy.slow.learner.learning_rate": 1e-4}
     assert flat({"env.kwargs.config": {"traffic": 0.1}}) == {"env.kwargs.config": {"traffic": 0.1}}

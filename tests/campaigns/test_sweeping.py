@@ -62,6 +62,18 @@ def test_a_sweep_begins_with_the_environments_arguments() -> None:
     assert (unknown.start, unknown.outside) == (None, ("env.kwargs.sutton_barto_reward (as the environment has it)",))
 
 
+def test_what_is_searched_may_give_another_setting_its_effect() -> None:
+    space: dict[str, Any] = {
+        "off_policy.ou_theta": {"low": 0.1, "high": 0.5},
+        "off_policy.noise_kind": {"choices": ["gaussian", "ou"]},
+    }
+    options: dict[str, Any] = {"algo": "ddpg", "protocol": None, "metric": "episode_return"}
+    assert len(_plan("gym/Pendulum-v1", space, {}, **options).space) == 2
+    del space["off_policy.noise_kind"]
+    with pytest.raises(SpaceError, match=r"ou_theta=0\.1 is refused: .* without effect"):
+        _plan("gym/Pendulum-v1", space, {}, **options)
+
+
 def test_runs_that_were_dropped_are_not_waited_for(tmp_path: Path) -> None:
     plan = _plan("gym/CartPole-v1", SPACE, SMALL, algo=None, protocol=None, metric="episode_return")
     with open_campaign(tmp_path, "sweep", {}) as campaign:

@@ -204,7 +204,9 @@ def test_only_new_memory_that_no_process_holds_is_removed(monkeypatch: pytest.Mo
 
 
 def test_only_new_folders_that_no_process_works_in_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")  # which processes that work there do not know
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path := tmp_path / "link"))
     began = time.time() - 1
     in_use, left, other = (tmp_path / name for name in (f"{sweep.FOLDERS}a", f"{sweep.FOLDERS}b", "another"))
     for folder in (in_use, left, other):

@@ -55,6 +55,15 @@ def test_settings_that_contradict_each_other_are_refused(
         new_config("gym/Pendulum-v1", given, algo=algo)
 
 
+@pytest.mark.parametrize("key", ["learner.learning_rate", "policy.a.learning_rate"])
+def test_a_learning_rate_needs_one_policy_that_it_has_an_effect_on(key: str) -> None:
+    policies = {"population.policies": "a,b", "policy.b.learner.schedule": "0:1e-4,1e5:0"}
+    config = new_config("gym/Pendulum-v1", {**policies, key: 1e-3})
+    assert config.policies[0].optimiser.learning_rate == 1e-3
+    with pytest.raises(ConfigError, match=r"policy.b.learning_rate=0.001 with learner.schedule='0:1e-4,1e5:0'"):
+        new_config("gym/Pendulum-v1", {**policies, "policy.b.learning_rate": 1e-3})
+
+
 def test_lockstep_takes_a_batch_of_all_environments_unless_the_user_gives_one() -> None:
     config = new_config("gym/CartPole-v1", {"regime": "lockstep", "num_envs": "16", "rollout_length": "32"})
     assert config.algorithm.batch_size == 16 * 32

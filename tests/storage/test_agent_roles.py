@@ -19,7 +19,7 @@ def test_agents_are_played_by_the_policies_that_name_them() -> None:
     assert players() == [(0, 1)] * 3
     assert players(a="adversary_*", b=["agent_0", "adversary_1"]) == [(0,), (0, 1), (1,)]
     assert players(()) == [(0, 1)]
-    assert players(("0", "1"), a=0, b=1) == [(0,), (1,)], "a name of digits, as the command line reads it"
+    assert players(("0", "1", "2"), a=[0, 2], b=1) == [(0,), (1,), (0,)], "names of digits, as JSON has them"
     assert players(a="adversary_*") == [(0,), (0,), (1,)], "b plays all other agents"
     assert players(guests=("random",), random="agent_*") == [(0, 1), (0, 1), (2,)]
 

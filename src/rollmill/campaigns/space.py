@@ -172,7 +172,8 @@ def parse_space(
     Args:
         tables: Key -> what is searched; nested as TOML nests dotted keys, or flat.
         config: The configuration that the settings belong to.
-        check: Called with single settings; raises ValueError where the configuration refuses them.
+        check: Called with one value of the space, and those that the configuration has of the other settings; raises
+            ValueError where it is refused.
 
     Raises:
         SpaceError: No setting, one that is unknown or given twice, a wrong type, or an empty range.
@@ -188,12 +189,15 @@ def parse_space(
         if key in found:
             raise SpaceError(f"the space has {key} twice: give each setting one table.")
         dimension = _dimension(key, table, annotation)
+        found[key] = dimension
+    # Together with the others, because one that is searched may decide whether another has an effect.
+    values = {key: value for key, value in flatten(config).items() if key in found}
+    for key, dimension in found.items():
         for value in dimension.ends:
             try:
-                check({key: value})
+                check({**values, key: value})
             except ValueError as error:
                 raise SpaceError(f"the space: {key}={format_value(value)} is refused: {error}") from error
-        found[key] = dimension
     if not found:
         raise SpaceError("the space is empty: give one table for each setting, such as [learner.learning_rate].")
     return tuple(found.values())

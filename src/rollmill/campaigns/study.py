@@ -121,7 +121,7 @@ class Study:
         self._grid = grid_of(space) if sampler == "grid" else None
         _check_sampler(sampler, self._space)
         self._file = folder / STORAGE_FILE
-        with self._in_file():
+        with self._in_file(ValueError, LookupError):  # of what is in a file that is damaged
             if self._file.exists():
                 _open_again(self._optuna, self._file, metric, direction)
             self._study = self._optuna.create_study(
@@ -278,8 +278,11 @@ class Study:
             self._study.tell(self._open.pop(number), value, state)
 
     @contextmanager
-    def _in_file(self) -> Iterator[None]:
+    def _in_file(self, *others: type[Exception]) -> Iterator[None]:
         """Use Optuna, which reads and writes the file, without its remarks.
+
+        Args:
+            others: More errors that mean a damaged file.
 
         Raises:
             CampaignError: The file is damaged, locked by another program, or cannot be written.
@@ -289,7 +292,7 @@ class Study:
         try:
             with _quiet(self._optuna):
                 yield
-        except (self._optuna.exceptions.OptunaError, SQLAlchemyError, OSError, RuntimeError) as error:
+        except (self._optuna.exceptions.OptunaError, SQLAlchemyError, OSError, RuntimeError, *others) as error:
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise CampaignError(
                 f"{self._file} cannot be used ({reason}): if it is locked, end the other program that reads it; if the "

@@ -198,10 +198,13 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings by dotted key, of nested tables; entries of a mapping such as ``env.kwargs`` may be tables."""
     found: dict[str, Any] = {}
     for name, value in tables.items():
-        if isinstance(value, Mapping) and not is_entry(Config, prefix + name):
-            found |= flat(value, f"{prefix}{name}.")
+        key = prefix + name
+        # Those of a policy are settings themselves.
+        is_value = is_entry(Config, key) and not key.startswith("policy.")
+        if isinstance(value, Mapping) and not is_value:
+            found |= flat(value, f"{key}.")
         else:
-            found[prefix + name] = value
+            found[key] = value
     return found
 
 

@@ -16,6 +16,7 @@ from rollmill.campaigns.suite_file import Method, Suite, find_suite
 from rollmill.envs.config import EnvConfig
 from rollmill.extras import check_extra
 from rollmill.settings.config import Config
+from rollmill.settings.idle import check_evaluated
 from rollmill.settings.options import encode_settings, full_keys
 from rollmill.settings.value_checks import check_integer
 
@@ -214,6 +215,7 @@ def _planned(
             merged = with_own_code(env, {**merged, **given}, algo=chosen_algo, protocol=chosen_protocol)
             config = make_config(env, merged, algo=chosen_algo, protocol=chosen_protocol)
             config.resolved()
+            check_evaluated(full_keys(shape, merged), config)
             settings = encode_settings(config, merged)
             configured.append((method, label, env, chosen_algo, chosen_protocol, config, settings))
     trained: dict[tuple[str, str], str] = {}

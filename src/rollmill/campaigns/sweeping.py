@@ -28,6 +28,7 @@ from rollmill.campaigns.sweep_metric import check_has_metric, check_metric
 from rollmill.campaigns.sweep_result import SweepResult
 from rollmill.extras import check_extra
 from rollmill.settings.config import Config
+from rollmill.settings.idle import check_evaluated
 from rollmill.settings.options import encode_settings, full_keys
 from rollmill.settings.value_checks import check_choice, check_integer
 
@@ -223,6 +224,7 @@ def _plan(
 
     base = make_config(preset, overrides, algo=algo, protocol=protocol)
     config = config_with({})
+    check_evaluated(full_keys(config, overrides), config)
     tables = space if isinstance(space, Mapping) else read_space(space)
     dimensions = parse_space(tables, config, config_with)
     searched = {dimension.key for dimension in dimensions}

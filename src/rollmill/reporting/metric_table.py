@@ -320,8 +320,8 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         Metric(
             "replay/batches_skipped",
             "batches",
-            "Batches for which there was nothing to draw, in all sessions: at the end, or where other policies' steps "
-            "have replaced a policy's; of several ranks, rank 0's.",
+            "Batches for which there was nothing to draw, over all sessions with one replay file: at the end, or where "
+            "other policies' steps have replaced a policy's; of several ranks, rank 0's.",
             _REPLAY,
         ),
         Metric(

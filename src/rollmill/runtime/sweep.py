@@ -111,8 +111,11 @@ def remove_leftovers(since: float) -> list[str]:
     import shutil
     import tempfile  # The watchdog needs them here alone.
 
+    places = [(_MEMORY, LEFTOVERS)]
+    with contextlib.suppress(OSError):  # No folder is writable.
+        places.append((os.path.realpath(tempfile.gettempdir()), (FOLDERS,)))  # as the folders of processes are shown
     candidates: dict[str, float] = {}
-    for folder, prefixes in ((_MEMORY, LEFTOVERS), (tempfile.gettempdir(), (FOLDERS,))):
+    for folder, prefixes in places:
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.startswith(prefixes):
                 with contextlib.suppress(OSError):
@@ -128,10 +131,7 @@ def remove_leftovers(since: float) -> list[str]:
     removed = [path for path in candidates if path not in held]
     for path in removed:
         with contextlib.suppress(OSError):
-            if path.startswith(f"{_MEMORY}/"):
-                os.unlink(path)
-            else:
-                shutil.rmtree(path)
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
     return [os.path.basename(path) for path in removed]
 
 

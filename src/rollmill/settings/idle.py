@@ -173,6 +173,7 @@ _RULES: tuple[_Idle, ...] = (
         lambda config: config.in_replay and config.replay.priorities == "uniform",
         "with replay.priorities='uniform'",
         "use replay.priorities='proportional'",
+        "replay.priorities",
     ),
     _Idle(
         (

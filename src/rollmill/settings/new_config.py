@@ -113,14 +113,18 @@ def _off_policy_algorithm(given: Mapping[str, object]) -> str:
 
 def check_effects(given: Mapping[str, object], config: Config) -> None:
     """Refuse settings, by full key, that have no effect together with the others."""
+    idle: dict[str, list[str]] = {}  # Key of a learning rate -> schedules that have others.
     for name, policy in zip(config.population.names, config.policies, strict=True):
-        schedule, rate = policy.optimiser.schedule, policy.optimiser.learning_rate
+        schedule = policy.optimiser.schedule
         points = schedule.points if isinstance(schedule, FixedSchedule) else ()
-        own = f"policy.{name}.learner.learning_rate"
-        keys = [key for key in (own, "learner.learning_rate") if key in given]
-        if keys and points and points[0][1] != rate:
+        own = [f"policy.{name}.{key}" for key in ("learner.learning_rate", "learning_rate")]
+        key = next((key for key in own if key in given), "learner.learning_rate")
+        has_effect = not points or points[0][1] == policy.optimiser.learning_rate
+        idle.setdefault(key, []).append("" if has_effect else schedule.name)
+    for key, schedules in idle.items():
+        if key in given and all(schedules):
             raise ConfigError(
-                f"{keys[0]}={rate:g} with learner.schedule={schedule.name!r}, whose points are learning rates: omit "
+                f"{key}={given[key]} with learner.schedule={schedules[0]!r}, whose points are learning rates: omit "
                 "learning_rate, or give that of the first point."
             )
     check_idle(given, config)

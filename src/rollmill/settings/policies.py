@@ -79,6 +79,8 @@ def check_policies(config: Config) -> None:
         if name not in (*names, *guests):
             known = ", ".join((*names, *guests))
             raise ConfigError(f"policy.{key}: this run has the policies {known} (population.policies).")
+        if not rest:
+            raise ConfigError(f"policy.{key}={config.policy[key]!r}: give single settings (policy.{name}.KEY).")
     for name in (*names, *guests) if config.policy else ():
         patterns_of(config.policy, name)
     for name in names if config.policy else ():

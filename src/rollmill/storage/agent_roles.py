@@ -26,10 +26,12 @@ def patterns_of(policy: Mapping[str, object], name: str) -> tuple[str, ...] | No
     given = own_values(policy, name).get(AGENTS)
     if given is None:
         return None
-    if isinstance(given, int) and not isinstance(given, bool):
-        given = str(given)  # an agent that is called "0"
     words = given.split(",") if isinstance(given, str) else given
-    if not isinstance(words, (list, tuple)) or not words or not all(isinstance(word, str) and word for word in words):
+    if isinstance(words, int):
+        words = [words]
+    if isinstance(words, (list, tuple)):  # An agent may be called "0".
+        words = [str(word) if isinstance(word, int) and not isinstance(word, bool) else word for word in words]
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
         raise ConfigError(f"policy.{name}.agents={given!r}: give names of agents or patterns: agent_0,adversary_*.")
     return tuple(word.strip() for word in words)
 

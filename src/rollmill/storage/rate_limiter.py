@@ -143,8 +143,10 @@ def resumed_limits(
         return old
     limiter = RateLimiter(arena, old, policy=policy, policies=policies)
     inserted = limiter.inserted
-    counted = int(asked_size) - old.min_size  # of preloaded steps
-    limits = replace(wanted, base=old.base, min_size=max(0, wanted.min_size - counted))
+    # Preloaded steps still count, and a replay that was recreated near the end of a run keeps its smaller size.
+    preloaded = 0 if old.base else int(asked_size) - old.min_size
+    least = min(wanted.min_size, old.min_size) if old.base else max(0, wanted.min_size - preloaded)
+    limits = replace(wanted, base=old.base, min_size=least)
     if inserted - old.base >= min(old.min_size, limits.min_size):
         limits = replace(wanted, base=inserted, min_size=0)
         limiter.advance_base(old.batches_due(inserted))
