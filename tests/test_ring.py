@@ -130,7 +130,7 @@ def test_refuses_what_it_cannot_carry() -> None:
         with pytest.raises(TypeError, match="obj, block and timeout"):
             put(*arguments, **named)
     with pytest.raises(ValueError, match="truth value"):
-        messages.put(1, block=np.arange(2))  # type: ignore[arg-type]
+        messages.put(1, block=np.arange(2))  # type: ignore[arg-type]  # which is neither true nor false
     with pytest.raises(ValueError, match="NaN"):
         messages.get(timeout=math.nan)
     with pytest.raises(TypeError):

@@ -150,7 +150,9 @@ def train(
 
     def plan() -> RunPlan:
         return plan_run(
-            *(preset, given, run_dir),
+            preset,
+            given,
+            run_dir,
             resume=resume,
             algo=algo,
             protocol=protocol,

@@ -297,7 +297,8 @@ class VectorGroup:
         is_array = isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf" and raw.shape == into.action_mask.shape
         if is_array:
             np.copyto(into.action_mask, raw, where=rows[:, None], casting="unsafe")
-        for row in () if is_array else np.flatnonzero(rows).tolist():
+            rows = np.zeros_like(rows)  # None is left.
+        for row in np.flatnonzero(rows).tolist():
             if raw is not None:
                 into.action_mask[row] = self._checks.read_mask(_row_of(raw, row), row)
             elif ignored[row]:

@@ -1,4 +1,4 @@
-"""What an evaluation found: returns with intervals, scores, metrics, and how it is told."""
+"""The result of an evaluation: returns with intervals, scores and metrics, as JSON data or as text."""
 
 from __future__ import annotations
 

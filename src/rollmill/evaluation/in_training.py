@@ -64,7 +64,7 @@ def play_pending(
 
     Args:
         run_dir: Directory of a run.
-        how: How.
+        how: Episodes, opponents and films of each evaluation.
         checkpoints: The run's checkpoints; the results decide which is ``best.pt``.
         seed: Seed of environments and noise, the same for every network.
         is_stop_wanted: Called at every step; True stops, and the current network stays pending.
@@ -155,7 +155,7 @@ def evaluate_until(
 
     Args:
         folders: Directory of each policy -> its checkpoints.
-        how: How.
+        how: Episodes, opponents and films of each evaluation.
         is_stop_wanted: Called at every step, and between two networks.
         while_waiting: Called several times a second while no network is pending.
     """
