@@ -1,5 +1,7 @@
 """Plays with an exported agent; needs gymnasium and onnxruntime, but not Rollmill.
 
+For files without ``--sample``, and action spaces that are neither a Dict nor a Tuple.
+
 rollmill export RUN_DIR --output agent.onnx
 python examples/act_without_rollmill.py agent.onnx CartPole-v1
 python examples/act_without_rollmill.py agent.onnx my_module:Catcher-v0  # my_module.py is in the current directory
