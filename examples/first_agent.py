@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import rollmill
-from rollmill.evaluation.stats import mean_difference
 
 
 def main() -> int:
@@ -35,14 +34,12 @@ def main() -> int:
     before = rollmill.evaluate(run.dir, episodes=arguments.episodes, checkpoint=run.dir / "checkpoints" / "initial.pt")
     video = run.dir / "agent.mp4"
     after = rollmill.evaluate(run.dir, episodes=arguments.episodes, video=video)
-    difference = mean_difference(after.returns, before.returns)
 
-    print(f"\nreturn before training: {before.mean:8.2f}   ({arguments.episodes} episodes)")
-    print(f"return after training:  {after.mean:8.2f}")
-    print(
-        f"difference: {difference.value:+.2f}, 95 % bootstrap interval [{difference.low:+.2f}, {difference.high:+.2f}]"
-        + ("" if difference.excludes_zero else " (not yet different from 0: train for longer)")
-    )
+    print(f"\nmean return of {arguments.episodes} episodes, with its 95 % bootstrap interval:")
+    for name, result in (("before training", before), ("after training", after)):
+        print(f"{name + ':':<16}{result.mean:8.2f}   [{result.interval[0]:.2f}, {result.interval[1]:.2f}]")
+    if before.interval[1] >= after.interval[0]:
+        print("The intervals overlap: train for longer.")
     print(f"video:          {video}")
     print(f"learning curve: {run.dir / 'learning_curve.png'}")
     print(f"go on:          rollmill train --resume {run.dir} --max-seconds none")

