@@ -35,7 +35,9 @@ SETTINGS: dict[str, object] = {
     "learner.epochs": 4,
     "learner.minibatches": 8,
     "learner.learning_rate": 5e-4,
+    "learner.schedule": "linear",
     "learner.entropy_coef": 0.01,
+    "learner.entropy_schedule": "linear",
     "learner.discount": 0.99,
     "model.mlp_sizes": (128, 128),
     "population.snapshots": 16,
@@ -135,7 +137,7 @@ def main() -> int:
     """Train, and play against the built-in player."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--games", type=int, default=50)
+    parser.add_argument("--games", type=int, default=200)
     parser.add_argument("--repeat", type=int, default=REPEAT, help="frames for which an action is held")
     parser.add_argument("--json", action="store_true")
     arguments, rest = parser.parse_known_args()
