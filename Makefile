@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/core/* cp
 	$(INSTALL) torch
 	$(INSTALL) scikit-build-core nanobind cmake ninja
 	$(INSTALL) --no-build-isolation -e '.[all,dev]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true  # some are templates
+	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true  # templates among them do not compile
 	touch $(STAMP)
 
 train: install  ## train an Atari agent from images for a few minutes, evaluate it, make a video
