@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ import pytest
 
 from rollmill.cli import main
 from rollmill.learning.fingerprints import Difference
+from rollmill.settings.value_checks import ConfigError
 from rollmill.verification import Verification, verify
 
 TINY = {"num_envs": 8, "envs_per_group": 2, "rollout_length": 8, "learner.minibatches": 2}
@@ -71,14 +73,29 @@ def test_an_environment_that_is_not_saved_as_it_is_is_named() -> None:
     assert verify(Forgetful, updates=4, **{**TINY, "checkpoint.save_environments": False}).equal
 
 
+def test_an_interrupted_run_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    def interrupted(*_: object, **__: object) -> SimpleNamespace:
+        ended.append(1)
+        return SimpleNamespace(ended_by="signal")
+
+    monkeypatch.setattr("rollmill.verification.train", interrupted)
+    assert main(["verify", "gym/CartPole-v1"]) == 130
+    assert ended == [1]
+
+
 def test_no_update_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ConfigError, match="at least 1"):
         verify("gym/CartPole-v1", updates=0)
 
 
-def test_a_replay_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"regime='replay' cannot be verified.*lockstep"):
+def test_a_replay_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"regime='replay' cannot be verified.*lockstep"):
         verify("gym/CartPole-v1", algo="dqn", regime="replay")
+    assert main(["verify", "gym/CartPole-v1", "--algo", "dqn"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rollmill: ")
 
 
 def test_a_difference_names_a_resume_only_after_one() -> None:

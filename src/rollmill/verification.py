@@ -13,6 +13,7 @@ from rollmill.api import make_config, train
 from rollmill.learning.fingerprints import Difference, first_difference, read_fingerprints
 from rollmill.settings.config import Config
 from rollmill.settings.options import full_keys
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.checkpoint_file import read_header
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
@@ -92,6 +93,7 @@ def verify(
     *,
     updates: int = 5,
     algo: str | None = None,
+    protocol: str | None = None,
     delay_s: float = DELAY_S,
     say: Callable[[str], None] = lambda text: None,
     **overrides: object,
@@ -102,20 +104,22 @@ def verify(
         preset: What to train, as for :func:`rollmill.train`.
         updates: Updates of each run.
         algo: See :func:`rollmill.train`.
+        protocol: See :func:`rollmill.train`.
         delay_s: Longest delay of the second run.
         say: Receives a line before each run.
         **overrides: Settings; the regime is "lockstep" unless they say otherwise. "async" may be given to see how its
             runs differ.
 
     Raises:
-        ValueError: The configuration is invalid, ``updates`` is below 1, or the regime is "replay".
+        ConfigError: The configuration is invalid, ``updates`` is below 1, or the regime is "replay".
         ProcessFailed: A run failed.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended a run.
     """
     if updates < 1:
-        raise ValueError(f"updates={updates}: give at least 1")
-    config = make_config(preset, {"regime": "lockstep", **overrides}, algo=algo)
+        raise ConfigError(f"updates={updates}: give at least 1")
+    config = make_config(preset, {"regime": "lockstep", **overrides}, algo=algo, protocol=protocol)
     if config.in_replay:
-        raise ValueError(
+        raise ConfigError(
             "regime='replay' cannot be verified: its learner draws from whatever was stored first, so no two runs are "
             "equal; give regime='lockstep' (reproducible) or 'async'; `rollmill report` compares runs of a replay"
         )
@@ -140,18 +144,18 @@ def verify(
             say(f"run {name}: {rollout} rollout worker(s), {policy} policy worker(s), delays of up to {delay} s")
             spread = {"rollout.num_workers": rollout, "inference.num_workers": policy, "debug_delay_s": delay}
             run_dir = Path(folder) / name
-            train(preset, run_dir=run_dir, quiet=True, algo=algo, **(settings | spread))
+            _train(preset, run_dir=run_dir, algo=algo, protocol=protocol, **(settings | spread))
             made = _updates_of(config, run_dir)
             if name == "a" and 0 < made < updates:
                 # Agents that act at the same time share an update's samples: each update has several batch sizes.
                 settings["total_steps"] *= -(-updates // made)
                 run_dir = Path(folder) / "a again"
-                train(preset, run_dir=run_dir, quiet=True, algo=algo, **(settings | spread))
+                _train(preset, run_dir=run_dir, algo=algo, protocol=protocol, **(settings | spread))
             if name == "b" and resumed_from:
                 say(f"run b: as if it had been interrupted, resumed from update {resumed_from}")
                 for folder_of in config.population.folders(run_dir):
                     _go_back(folder_of)
-                train(run_dir=run_dir, quiet=True, resume=True, trust=True)
+                _train(run_dir=run_dir, resume=True, trust=True)
             # A run makes more updates than that where samples do not count, such as the rows that an autoreset made.
             found.append([read_fingerprints(folder_of)[:updates] for folder_of in config.population.folders(run_dir)])
     compared = min(len(updates_of) for run in found for updates_of in run)
@@ -176,6 +180,12 @@ def verify(
         resumed_from,
         name_of if len(names) > 1 else "",
     )
+
+
+def _train(*arguments: Any, **settings: Any) -> None:
+    """Train to the end."""
+    if train(*arguments, quiet=True, **settings).ended_by == "signal":
+        raise KeyboardInterrupt
 
 
 def _updates_of(config: Config, run_dir: Path) -> int:

@@ -38,6 +38,12 @@ def test_a_number_of_policies_is_refused() -> None:
         population.run("gym/CartPole-v1", seconds=1.0, overrides={"policies": 3})
 
 
+@pytest.mark.parametrize("how", [{"algo": "dqn"}, {"overrides": {"regime": "replay", "off_policy.algorithm": "dqn"}}])
+def test_a_replay_is_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="regime='replay': `bench population` counts"):
+        population.run("gym/CartPole-v1", seconds=1.0, **how)
+
+
 @pytest.mark.parametrize(
     ("given", "rate"), [({}, 1e-9), ({"learner.learning_rate": 0.5}, 0.5), ({"learner.schedule": "linear"}, 1e-3)]
 )

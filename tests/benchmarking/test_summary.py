@@ -15,6 +15,7 @@ TRAIN: dict[str, Any] = {
     "share_of_pure_simulation": 0.5,
     "policy_lag_mean": 3.14,
     "policy_lag_max": 8,
+    "policy_lag_unit": "SGD steps",
     "ledger": "learner  30 s\n\nBottleneck: learner (busy: learner 97%); backpropagation is the limit.",
 }
 

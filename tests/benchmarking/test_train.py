@@ -17,8 +17,8 @@ from rollmill.benchmarking.pausing import paused_children
 from rollmill.learning.report import LearnerReport
 
 
-def report(agent_steps: int) -> LearnerReport:
-    return LearnerReport(agent_steps=agent_steps)
+def report(agent_steps: int, sgd_steps: int | None = None) -> LearnerReport:
+    return LearnerReport(agent_steps=agent_steps, sgd_steps=agent_steps // 10 if sgd_steps is None else sgd_steps)
 
 
 class TestSlices:
@@ -41,6 +41,18 @@ class TestSlices:
         assert window.is_slice_full
         assert window.seconds == pytest.approx(2.5 + 2.0)
         assert window.steps_per_second == pytest.approx((250 + 400) / 4.5)
+        assert window.sgd_steps_per_second == pytest.approx((25 + 40) / 4.5)
+
+    def test_collecting_before_a_replay_can_be_drawn_from_does_not_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(train, "_WARM_UP_S", 1.0)
+        window = train._Slices(1, 2.0)
+        for time_s in range(1, 60):
+            window.take(report(1000 * time_s, 0), float(time_s))
+        assert window.slices == [[]]
+        for time_s in range(60, 65):
+            window.take(report(59_000 + 10 * time_s, time_s), float(time_s))
+        assert window.steps_per_second == pytest.approx(10.0)
+        assert window.sgd_steps_per_second == pytest.approx(1.0)
 
     def test_too_short(self) -> None:
         window = train._Slices(1, 2.0)

@@ -18,6 +18,7 @@ from rollmill.cli.settings_help import OFF_POLICY, ON_POLICY
 from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
+from rollmill.reporting.metrics import MetricsWriter
 from rollmill.settings.config import Config
 from rollmill.settings.option_list import list_options
 from rollmill.settings.options import to_json
@@ -205,12 +206,25 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train a --callback json", "--callback json: give module:Class or path/to/file.py:Class"),
         ("train a --callback json:Mine", "'Mine' of json is nothing, not a callback; it has no class derived from"),
         ("train a --callback no_such.py:Mine", "--callback no_such.py: there is no such file"),
+        (
+            "train a --callback demanding.py:Demanding",
+            "made without arguments, but its constructor needs some (missing",
+        ),
+        (
+            "train a --import leaving.py",
+            "it ends the program when it is imported (sys.exit('set MY_TOKEN')); put what it",
+        ),
+        ("eval hf://me/it", "hf://me/it is an address on the Hugging Face Hub, which only rollmill.load takes"),
         ("plot runs/a", "runs/a"),
     ],
 )
 def test_wrong_usage_is_one_message_and_exit_code_2(
-    argv: str, message: str, capsys: pytest.CaptureFixture[str]
+    argv: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "demanding.py").write_text(
+        "import rollmill\nclass Demanding(rollmill.Callback):\n    def __init__(self, goal):\n        pass\n"
+    )
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit('set MY_TOKEN')\n")
     assert main(argv.split()) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -285,6 +299,34 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("atari (")
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", ["--version", "train --help", "envs"])
+def test_a_reader_that_reads_nothing_is_no_failure(words: str) -> None:
+    command = f"{sys.executable} -m rollmill {words} | true; echo ${{PIPESTATUS[0]}}"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=variables, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_standard_output_may_be_closed() -> None:
+    command = f"{sys.executable} -m rollmill envs >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_another_pipe_that_breaks_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "breaking_module.py").write_text("raise BrokenPipeError(32, 'Broken pipe')")
+    assert main(["train", "gym/CartPole-v1", "--import", "breaking_module"]) == 1
+    assert capsys.readouterr().err == "rollmill: [Errno 32] Broken pipe\n"
+
+
+def test_a_path_with_bytes_that_are_not_utf_8_is_printed(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path / "a") as writer:
+        writer.write({"agent_steps": 1, "time_s": 1.0, "episode_return": 2.0})
+    command = [sys.executable, "-m", "rollmill", "plot", "a", "--output", b"pict\xffure.png"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"pict\xffure.png\n", b"")
 
 
 # ----------------------------------------------------------------------------------------------------------- commands

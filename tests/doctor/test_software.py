@@ -66,6 +66,10 @@ def test_a_dependency_is_missing_broken_old_or_new_enough(tmp_path: Path, monkey
     assert software.check_dependency("doctored_fine", "2.6").state == "ok"
     old = software.check_dependency("doctored_fine", "2.11")
     assert (old.state, old.found) == ("problem", "2.10.1+cpu, older than 2.11")
+    (tmp_path / "doctored_checkout").mkdir()
+    (tmp_path / "doctored_checkout/__init__.py").touch()
+    unknown = software.check_dependency("doctored_checkout", "2")
+    assert (unknown.state, unknown.found) == ("warning", "of unknown version; 2 or newer is needed")
 
 
 def test_an_extra_is_there_with_its_version_absent_or_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,9 @@ def test_a_metrics_file_may_be_named_itself(tmp_path: Path) -> None:
 def test_reading_what_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(NoMetricsError, match="directory of a run"):
         read_metrics(tmp_path)
+    (tmp_path / METRICS_FILE).mkdir()
+    with pytest.raises(NoMetricsError, match=r"metrics\.jsonl cannot be read \(Is a directory\)"):
+        read_metrics(tmp_path)
 
 
 def test_runs_of_earlier_versions_are_read_under_todays_names(tmp_path: Path) -> None:

@@ -116,6 +116,22 @@ def test_evaluations_are_points_with_their_intervals(tmp_path: Path) -> None:
     assert is_mostly_coloured(plot_runs([run], tmp_path / "evaluated.png"), orange) > 100
 
 
+def test_the_title_says_what_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda _, title, **__: titles.append(title))
+    first, second = make_run(tmp_path / "a", 0.0), make_run(tmp_path / "b", 5.0)
+    begun, empty = make_run(tmp_path / "c", 0.0, last=2), make_run(tmp_path / "d", 0.0, last=0)
+    (empty / "metrics.jsonl").touch()
+    for runs in ([first], [first, second], [first, begun], [first, empty]):
+        plot_runs(runs, tmp_path / "picture.png")
+    assert titles == ["a", "a (2 runs: mean and range)", "a (2 runs: one line each)", "a (1 run, 1 without rows)"]
+
+
+def test_a_run_with_a_single_point_shows_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", 0.0, last=2, episode_return_std=None)
+    assert is_mostly_coloured(plot_runs([run], tmp_path / "one.png"), (0, 114, 178)) > 30
+
+
 def test_a_run_that_ended_early_does_not_hide_the_others(tmp_path: Path) -> None:
     whole, blue = make_run(tmp_path / "a", 0.0), (0, 114, 178)
     short = make_run(tmp_path / "b", 0.0)

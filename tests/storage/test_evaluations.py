@@ -87,7 +87,8 @@ def test_a_result_is_recorded_and_its_network_leaves_the_queue(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "damage", [b'{"agent_steps": 5, "mean', b"", b"7", b'{"a": 1}', b'{"agent_steps": null}', b"\x00", b"\xff\xfe"]
+    "damage",
+    [b'{"agent_steps": 5, "mean', b"", b"7", b'{"a": 1}', b'{"agent_steps": null}', b'{"agent_steps": 1e400}', b"\xff"],
 )
 def test_a_damaged_line_costs_no_other_result(tmp_path: Path, damage: bytes) -> None:
     queue = EvaluationQueue(tmp_path, 1)

@@ -17,6 +17,12 @@ def test_a_misspelt_directory_is_said_to_be_missing_and_similar_runs_are_named(t
     assert why_no_run("no/such/run").endswith("no such directory; give the directory that train printed")
 
 
+def test_an_address_on_the_hub_is_no_directory() -> None:
+    message = why_no_run(Path("hf://somebody/cartpole"))
+    assert message.startswith("hf://somebody/cartpole is an address on the Hugging Face Hub")
+    assert "huggingface_hub.snapshot_download('somebody/cartpole')" in message
+
+
 def test_a_run_that_failed_at_its_start_is_told_from_other_directories(tmp_path: Path) -> None:
     assert "is not a run: there is no config.json in it" in why_no_run(tmp_path)
     (tmp_path / "run.log").write_text("failed")

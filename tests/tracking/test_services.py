@@ -164,6 +164,21 @@ def test_a_run_of_the_users_own_code_is_used_and_not_finished(tmp_path: Path) ->
     assert KEPT["wandb"](tmp_path, own.id, "own").points("x") == [(1, 2.0)]
 
 
+def test_a_run_begins_while_the_one_before_is_still_being_sent(tmp_path: Path) -> None:
+    require("wandb")
+    import wandb
+
+    runs = [tracked(tmp_path / name) for name in ("first", "second")]
+    trackers = [WandbTracker(run) for run in runs]
+    for number, tracker in enumerate(trackers):
+        tracker.log({"agent_steps": 1, "x": float(number)}, 1, None)
+        tracker.finish("total_steps")
+    assert wandb.run is None
+    for number, (tracker, run) in enumerate(zip(trackers, runs, strict=True)):
+        kept = KEPT["wandb"](run.directory, str(tracker.id), run.settings.project)
+        assert kept.points("x") == [(1, float(number))]
+
+
 def test_trackio_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require("trackio")
     tracker = TrackioTracker(tracked(tmp_path))

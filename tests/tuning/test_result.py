@@ -18,6 +18,7 @@ from rollmill.tuning.explain import Change
 from rollmill.tuning.model import Allocation
 from rollmill.tuning.result import TUNED_FILE
 from rollmill.tuning.search import Candidate
+from rollmill.tuning.settings import SettingsFileError
 from rollmill.tuning.tune import tune
 
 pytestmark = pytest.mark.usefixtures("sixteen_cores")
@@ -104,6 +105,15 @@ def test_files_hold_signed_settings_the_curves_and_the_report(tmp_path: Path) ->
     assert (folder / "tuning.txt").read_text() == tuning.describe() + "\n"
     assert (folder / "tuning.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(json.dumps(tuning.to_dict()))["settings"] == settings
+
+
+def test_a_result_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    tuning = tune("gym/CartPole-v1", curves=CURVES)
+    (tmp_path / TUNED_FILE).mkdir()
+    with pytest.raises(SettingsFileError, match=r"cannot be written to .* \(Is a directory\); it was:\n") as caught:
+        tuning.write(tmp_path)
+    assert str(caught.value).endswith(tuning.summary())
+    assert [path.name for path in tmp_path.iterdir()] == [TUNED_FILE]
 
 
 def test_without_matplotlib_there_is_no_picture_and_a_line_says_so(

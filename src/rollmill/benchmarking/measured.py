@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
+
+from rollmill.runtime.standard_error import say
 
 
 def say_measured(done: int, total: int, what: str, steps_per_second: float, *, began: float) -> None:
@@ -17,8 +18,4 @@ def say_measured(done: int, total: int, what: str, steps_per_second: float, *, b
         began: ``time.monotonic()`` when the first one began.
     """
     left = (time.monotonic() - began) / done * (total - done)
-    print(
-        f"{done} of {total}: {what}, {steps_per_second:,.0f} agent steps/s; about {left / 60:.0f} min left",
-        file=sys.stderr,
-        flush=True,
-    )
+    say(f"{done} of {total}: {what}, {steps_per_second:,.0f} agent steps/s; about {left / 60:.0f} min left")

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -106,7 +107,14 @@ class Arrivals:
         return total / self._seconds
 
 
-def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
+def run(
+    preset: str,
+    *,
+    seconds: float,
+    overrides: Mapping[str, object] | None = None,
+    algo: str | None = None,
+    protocol: str | None = None,
+) -> dict[str, object]:
     """Train with each number of policies, several times in turns, because speeds of machines drift.
 
     The learning rate is so small that all play the same kind of game, as untrained policies do.
@@ -115,16 +123,24 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         preset: A preset's name.
         seconds: Measured training of each number of policies, in all turns together.
         overrides: Settings that replace the preset's.
+        algo: See :func:`rollmill.train`.
+        protocol: See :func:`rollmill.train`.
 
     Raises:
         ConfigError: They give a number of policies, or choose the replay regime.
     """
-    given = full_keys(make_config(preset), overrides or {})
+    make = partial(make_config, preset, algo=algo, protocol=protocol)
+    given = full_keys(make({}), overrides or {})
     if "population.policies" in given:
         raise ConfigError(f"population.policies: `bench population` measures {', '.join(map(str, COUNTS))}; omit it.")
+    if make(given).in_replay:
+        raise ConfigError(
+            "regime='replay': `bench population` counts the samples of learned batches, and a replay learns from a "
+            "sample many times; use `rollmill bench train`."
+        )
     rate = {} if _HARDLY_LEARN.keys() & given.keys() else _HARDLY_LEARN
     given = {"num_envs": _ENVS_PER_POLICY * COUNTS[-1], **rate, **given}
-    configs = {count: make_config(preset, {**given, "population.policies": count}).resolved() for count in COUNTS}
+    configs = {count: make({**given, "population.policies": count}).resolved() for count in COUNTS}
     speeds: dict[int, list[float]] = {count: [] for count in COUNTS}
     largest = {count: Footprint(0, 0) for count in COUNTS}
     # A steady drift of the machine's speed favours none of them.

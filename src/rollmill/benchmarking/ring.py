@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import queue
+import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from rollmill.ring import Queue
+from rollmill.runtime.fork_server import die_with_parent
 
 _ROUNDS = 3
 _WARM_UP_S = 0.1
@@ -82,8 +85,10 @@ def _faster_fifo() -> _Contender | None:
     return _Contender(make=module.Queue, drain=drain)
 
 
-def _produce(messages: Any) -> None:
+def _produce(messages: Any, parent: int) -> None:
     """Put integers, with one call each, until killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent as well, which then kills this process.
+    die_with_parent(parent)
     put: Put = messages.put
     while True:
         for value in range(_CHUNK):
@@ -94,21 +99,24 @@ def _measure(contender: _Contender, producers: int, seconds: float) -> float:
     """Messages a second that arrive during ``seconds``."""
     context = multiprocessing.get_context("fork")  # what faster-fifo's locks are made for
     messages = contender.make()
-    children = [context.Process(target=_produce, args=(messages,), daemon=True) for _ in range(producers)]
-    for child in children:
-        child.start()
-    warm = time.perf_counter() + _WARM_UP_S
-    while time.perf_counter() < warm:
-        contender.drain(messages)
-    count = 0
-    start = time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds:
-        count += contender.drain(messages)
-    for child in children:
-        child.kill()
-    for child in children:
-        child.join()
-        child.close()
+    children = [context.Process(target=_produce, args=(messages, os.getpid()), daemon=True) for _ in range(producers)]
+    try:
+        for child in children:
+            child.start()
+        warm = time.perf_counter() + _WARM_UP_S
+        while time.perf_counter() < warm:
+            contender.drain(messages)
+        count = 0
+        start = time.perf_counter()
+        while (elapsed := time.perf_counter() - start) < seconds:
+            count += contender.drain(messages)
+    finally:
+        started = [child for child in children if child.pid is not None]
+        for child in started:
+            child.kill()
+        for child in started:
+            child.join()
+            child.close()
     if hasattr(messages, "close"):
         messages.close()
     return count / elapsed

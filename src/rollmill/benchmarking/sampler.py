@@ -19,7 +19,13 @@ _PAIR_S = 1.0
 
 
 def run(
-    preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None, pairs: int | None = None
+    preset: str,
+    *,
+    seconds: float,
+    overrides: Mapping[str, object] | None = None,
+    algo: str | None = None,
+    protocol: str | None = None,
+    pairs: int | None = None,
 ) -> dict[str, object]:
     """Measure pairs of pure simulation and sampler with random actions.
 
@@ -27,11 +33,13 @@ def run(
         preset: A preset's name.
         seconds: For all pairs together; starting, and a quarter of a second before each half, come in addition.
         overrides: Settings that replace the preset's.
+        algo: See :func:`rollmill.train`.
+        protocol: See :func:`rollmill.train`.
         pairs: How many pairs; by default one for every second, and at least three.
     """
     if pairs is None:
         pairs = max(_FEWEST_PAIRS, int(seconds / _PAIR_S))
-    config = make_config(preset, overrides).resolved()
+    config = make_config(preset, overrides, algo=algo, protocol=protocol).resolved()
     each = seconds / (2 * pairs)
     simulated: list[float] = []
     sampled: list[float] = []

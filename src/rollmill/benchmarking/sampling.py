@@ -28,10 +28,10 @@ def sampling_processes(config: Config) -> SteppingProcesses:
     Args:
         config: A resolved configuration.
     """
-    if config.in_replay:
+    if config.in_replay or config.in_lockstep:
         raise ConfigError(
-            "regime='replay': the benchmark of the sampler does not support it, because its collecting waits for "
-            "the learner; use `rollmill bench train`."
+            f"regime={config.regime.name!r}: the benchmark of the sampler does not support it, because its collecting "
+            "waits for the learner; use `rollmill bench train`."
         )
     inference = replace(config.inference, random_actions=True, skip_policy=True)
     return SteppingProcesses(ROLLOUT_WORKER, partial(_start, replace(config, inference=inference)))

@@ -87,8 +87,8 @@ def _train(result: Mapping[str, Any]) -> list[str]:
         )
     if "policy_lag_mean" in result:
         sentences.append(
-            f"The policy that collected a sample is {result['policy_lag_mean']:.1f} SGD steps old on average when the "
-            f"sample is learned from, and {result['policy_lag_max']:.0f} at most."
+            f"The policy that collected a sample is {result['policy_lag_mean']:.1f} {result['policy_lag_unit']} old on "
+            f"average when the sample is learned from, and {result['policy_lag_max']:.0f} at most."
         )
     ledger = str(result["ledger"]).splitlines()
     return sentences + [line for line in ledger if line.startswith("Bottleneck:")]

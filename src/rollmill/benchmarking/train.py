@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -44,7 +45,8 @@ class _Slices:
     def take(self, report: LearnerReport, time_s: float) -> None:
         """Receive one report. The warm-up starts with the first one after learning began."""
         if self._begins_at is None:
-            if report.agent_steps:
+            # Not agent steps: a replay counts them when they are collected, long before there are enough to learn from.
+            if report.sgd_steps:
                 self._begins_at = time_s + _WARM_UP_S
         elif self._left_out:
             self._left_out -= 1
@@ -73,8 +75,13 @@ class _Slices:
         return sum(reports[-1][0] - reports[0][0] for reports in self.slices)
 
     @property
+    def sgd_steps_per_second(self) -> float:
+        """SGD steps a second, over all slices."""
+        return sum(reports[-1][1].sgd_steps - reports[0][1].sgd_steps for reports in self.slices) / self.seconds
+
+    @property
     def steps_per_second(self) -> float:
-        """Agent steps consumed a second, over all slices."""
+        """Agent steps consumed (in replay: collected) a second, over all slices."""
         if len(self.slices[-1]) < 2:
             raise TooShortError(
                 "the learner reported less than twice after the warm-up: measure for longer (--seconds), or use "
@@ -89,7 +96,8 @@ class Training(NamedTuple):
 
     Attributes:
         seconds: That were measured.
-        steps_per_second: Distinct valid samples consumed.
+        steps_per_second: Distinct valid samples consumed; in replay, collected.
+        sgd_steps_per_second: SGD steps taken.
         frames_per_second: The same times the frameskip.
         policy_lag_mean: In policy versions, over all samples.
         policy_lag_max: The largest of a sample.
@@ -99,6 +107,7 @@ class Training(NamedTuple):
 
     seconds: float
     steps_per_second: float
+    sgd_steps_per_second: float
     frames_per_second: float
     policy_lag_mean: float
     policy_lag_max: float
@@ -143,6 +152,7 @@ def measure_training(
     return Training(
         window.seconds,
         steps,
+        window.sgd_steps_per_second,
         steps * outcome.probed.spec.frameskip,
         fmean([lag.mean for lag in lags if lag.mean is not None] or [0.0]),
         max([lag.maximum for lag in lags if lag.maximum is not None], default=0),
@@ -159,7 +169,7 @@ def _run_replay(preset: str, config: Config, seconds: float) -> dict[str, object
         "seconds": training.seconds,
         "frames_per_second": training.frames_per_second,
         "steps_per_second": training.steps_per_second,
-        "sgd_steps_per_second": training.steps_per_second / config.replay.update_interval,
+        "sgd_steps_per_second": training.sgd_steps_per_second,
         "algorithm": config.algorithm_name,
         "update_interval": config.replay.update_interval,
         "batch_size": config.algorithm.batch_size,
@@ -171,23 +181,31 @@ def _run_replay(preset: str, config: Config, seconds: float) -> dict[str, object
     }
 
 
-def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
+def run(
+    preset: str,
+    *,
+    seconds: float,
+    overrides: Mapping[str, object] | None = None,
+    algo: str | None = None,
+    protocol: str | None = None,
+) -> dict[str, object]:
     """Train for a while and measure.
 
     Args:
         preset: A preset's name.
         seconds: Measured training, after ten seconds of warm-up and a measurement of pure simulation.
         overrides: Settings that replace the preset's.
+        algo: See :func:`rollmill.train`.
+        protocol: See :func:`rollmill.train`.
     """
-    config = make_config(preset, overrides).resolved()
+    make = partial(make_config, preset, algo=algo, protocol=protocol)
+    config = make(overrides).resolved()
     if config.in_replay:
         return _run_replay(preset, config, seconds)
     # Pure simulation uses all cores, if the environments can be distributed over them.
     alone = config
     with suppress(ConfigError):
-        alone = make_config(
-            preset, {**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}
-        ).resolved()
+        alone = make({**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}).resolved()
     simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
     training = measure_training(config, seconds)
     steps = training.steps_per_second
@@ -200,6 +218,7 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         "share_of_pure_simulation": steps / simulated,
         "policy_lag_mean": training.policy_lag_mean,
         "policy_lag_max": training.policy_lag_max,
+        "policy_lag_unit": "batches" if config.in_lockstep else "SGD steps",
         "num_envs": config.num_envs,
         "envs_per_group": config.envs_per_group,
         "rollout_workers": config.rollout.num_workers,

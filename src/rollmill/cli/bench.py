@@ -46,6 +46,7 @@ def make_command() -> Command:
     measured = "how long to measure, besides setting up and warming up (default 30)"
     command.option("--seconds", measured, kind=seconds, default=30.0, metavar="N")
     command.flag("--verbose", "also show every measured value and where each process's time went")
+    command.add_algorithm()
     command.add_json()
     command.option(
         "--peers",
@@ -65,8 +66,9 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     if arguments.what != "replay" and (arguments.peers is not None or arguments.install_peers):
         raise OptionError("--peers and --install-peers: only `rollmill bench replay` compares with peers")
     if arguments.what in ("ring", "replay"):
-        if overrides:
-            raise OptionError(f"the benchmark {arguments.what!r} takes no settings; given: {', '.join(overrides)}")
+        given = [*overrides, *(name for name in ("algo", "protocol") if getattr(arguments, name) is not None)]
+        if given:
+            raise OptionError(f"the benchmark {arguments.what!r} takes no settings; given: {', '.join(given)}")
         if arguments.preset is not None:
             raise OptionError(f"the benchmark {arguments.what!r} takes no preset; given: {arguments.preset}")
         peers = {"environments": arguments.peers, "install_peers": arguments.install_peers}
@@ -74,7 +76,13 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
             seconds=arguments.seconds, **(peers if arguments.what == "replay" else {})
         )
     else:
-        result = benchmark.run(arguments.preset or _DEFAULT_PRESET, seconds=arguments.seconds, overrides=overrides)
+        result = benchmark.run(
+            arguments.preset or _DEFAULT_PRESET,
+            seconds=arguments.seconds,
+            overrides=overrides,
+            algo=arguments.algo,
+            protocol=arguments.protocol,
+        )
     if arguments.json:
         print(json.dumps(result))
         return 0

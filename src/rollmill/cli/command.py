@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from rollmill.runtime.standard_error import say
 from rollmill.settings.option_values import OptionError, coerce
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+_ALGORITHMS: Final = "ppo, impala, dqn, ddpg, td3, sac or a registered one (default: the preset's, asynchronous PPO)"
 PRESET: Final = (
     "the environment, e.g. gym/CartPole-v1 (`rollmill envs` lists all); one of your own as module:Class, or by the "
     "name that it is registered under"
@@ -91,10 +92,9 @@ class Command:
         """Add the option that prints JSON."""
         self.flag("--json", f"print the {what} as one line of JSON, the last of the output")
 
-    def add_algorithm(self) -> None:
+    def add_algorithm(self, names: str = _ALGORITHMS) -> None:
         """Add the options that choose an algorithm and a protocol."""
-        names = "ppo, impala, dqn, ddpg, td3, sac or a registered one"
-        self.option("--algo", f"the algorithm: {names} (default: the preset's, asynchronous PPO)", metavar="NAME")
+        self.option("--algo", f"the algorithm: {names}", metavar="NAME")
         self.option(
             "--protocol",
             "machado: play and count Atari games by the protocol of Machado et al. (2018), with sticky actions",
@@ -114,7 +114,7 @@ class Command:
 
 def printer(*, quiet: bool) -> Callable[[str], None]:
     """A function that prints progress to stderr, or nothing if quiet."""
-    return lambda text: None if quiet else print(text, file=sys.stderr, flush=True)
+    return (lambda text: None) if quiet else say
 
 
 def split_overrides(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:

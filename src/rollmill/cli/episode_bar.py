@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
+
+from rollmill.runtime.standard_error import say
 
 _PLAIN_INTERVAL_S: Final = 30.0
 
@@ -28,7 +29,6 @@ def episode_bar(
     if quiet:
         yield lambda done, total: None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -38,8 +38,10 @@ def episode_bar(
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    from rollmill.reporting.console import DisplayConsole
+
+    console = DisplayConsole(stderr=True)
+    if not console.is_interactive:
         yield _Lines(doing, interval_s).show
         return
     columns = (
@@ -71,6 +73,4 @@ class _Lines:
         self._shown_at = now
         elapsed = now - self._began
         eta = f"{elapsed * (total - done) / done:,.0f} s" if done else "-"
-        print(
-            f"{self._doing}: {done:,} of {total:,} episodes  {elapsed:,.0f} s  ETA {eta}", file=sys.stderr, flush=True
-        )
+        say(f"{self._doing}: {done:,} of {total:,} episodes  {elapsed:,.0f} s  ETA {eta}")

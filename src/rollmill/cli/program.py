@@ -1,6 +1,7 @@
 """The program ``rollmill``: finds the command, runs it, and prints errors.
 
-Exit codes: 0 success, 1 the run failed, 2 wrong usage, 130 interrupted (Ctrl-C or SIGTERM; what was learned is saved).
+Exit codes: 0 success, 1 the run failed, 2 wrong usage, 130 interrupted (Ctrl-C, SIGTERM or a closed terminal;
+what was learned is saved).
 Errors that Rollmill raises are printed as messages without a traceback, except for that of the environment. Errors in
 the user's modules are printed with the traceback of those modules. Any other error is a defect and keeps its traceback.
 
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -71,17 +74,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if argv is None and isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape")  # A path may have bytes that are not UTF-8.
     argv = list(sys.argv[1:] if argv is None else argv)
     safe_path = os.environ.get(_SAFE_PATH)
     try:
-        return _dispatch(argv)
-    except SystemExit as leaving:  # argparse: --help, or a usage error that it printed
-        return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
+        try:
+            code = _dispatch(argv)
+        except SystemExit as leaving:  # argparse: --help, or a usage error that it printed
+            code = leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
+        if sys.stdout is not None:
+            sys.stdout.flush()  # Here, so that a reader that has gone is noticed.
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader is closed (`rollmill envs | head`). Redirect stdout, so that flushing it does not fail again.
+    except BrokenPipeError as error:
+        if _is_read():
+            print(f"rollmill: {error}", file=sys.stderr)
+            return EXIT_FAILED
+        # The reader has what it wanted (`rollmill envs | head`). Redirect stdout: flushing it would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -95,9 +106,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print_environment_traceback(error)
         print(f"rollmill: {error}", file=sys.stderr)
         return EXIT_USAGE if _is_usage(error) else EXIT_FAILED
+    else:
+        return code
     finally:  # A program that calls this function may continue.
         if safe_path is None:
             os.environ.pop(_SAFE_PATH, None)
+
+
+def _is_read() -> bool:
+    """Whether standard output still has a reader."""
+    try:
+        output = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # It is closed, or no file.
+        return True
+    poll = select.poll()
+    poll.register(output, 0)  # An error is told in any case.
+    return not poll.poll(0)
 
 
 def _is_usage(error: Exception) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +46,7 @@ def make_callbacks(names: Sequence[str]) -> list[Callback]:
         names: ``module:Class`` or ``path/to/file.py:Class``, without arguments; import the user's modules first.
 
     Raises:
-        OptionError: One leads to nothing, or to something else than a class of callbacks.
+        OptionError: One leads to nothing, to something else than a class of callbacks, or to one that needs arguments.
         NoSuchModuleError: There is no such module or file.
     """
     from rollmill.callback import Callback
@@ -64,6 +66,14 @@ def make_callbacks(names: Sequence[str]) -> list[Callback]:
             listed = f"it has {', '.join(offered)}" if offered else "it has no class derived from rollmill.Callback"
             what = "nothing" if kind is None else repr(kind)
             raise OptionError(f"--callback {name}: {last!r} of {place} is {what}, not a callback; {listed}")
+        try:
+            with contextlib.suppress(ValueError):  # It has no signature.
+                inspect.signature(kind).bind()
+        except TypeError as error:
+            raise OptionError(
+                f"--callback {name}: it is made without arguments, but its constructor needs some ({error}); give them "
+                "defaults, or pass an object in Python: rollmill.train(..., callbacks=[...])"
+            ) from None
         made.append(kind())
     return made
 

@@ -25,7 +25,7 @@ def make_command() -> Command:
     command.parser.add_argument("preset", metavar="PRESET", help=PRESET)
     command.option("--updates", "updates to compare (default 5)", kind=count, default=5, metavar="N")
     command.option("--delay", "longest delay of the second run (default 0.05)", kind=seconds, metavar="SECONDS")
-    command.option("--algo", "ppo, impala or one of your own (default: the preset's, in lockstep)", metavar="NAME")
+    command.add_algorithm("ppo, impala or one of your own (default: the preset's, in lockstep)")
     command.add_json()
     command.add_import()
     return command
@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         arguments.preset,
         updates=arguments.updates,
         algo=arguments.algo,
+        protocol=arguments.protocol,
         delay_s=DELAY_S if arguments.delay is None else arguments.delay,
         say=printer(quiet=False),
         **overrides,

@@ -40,6 +40,7 @@ from rollmill.comparing.tables import scores_section, table
 from rollmill.comparing.task_results import draw_tasks, figures_of_tasks, runs_of_tasks, tasks_section
 from rollmill.evaluation.stats import Estimate
 from rollmill.extras import check_extra
+from rollmill.reporting.metrics import NoMetricsError
 from rollmill.reporting.plots import PlotError
 
 PAGE = "report.html"
@@ -91,7 +92,12 @@ def write_report(
         NotWritableError: The directory cannot be created or written to.
     """
     check_extra("plots", "a report")
-    comparison = compare(runs)
+    try:
+        comparison = compare(runs)
+    except NoMetricsError:
+        raise
+    except OSError as error:
+        raise ComparisonError(f"{error.filename} cannot be read ({error.strerror})") from error
     folder = Path(output)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -62,6 +62,8 @@ def check_dependency(package: str, least: str) -> Finding:
     except Exception as error:  # a package may raise anything
         return Finding(package, "problem", f"cannot be imported ({type(error).__name__}: {error})", advice)
     version = _version(package)
+    if not _numbers(version):
+        return Finding(package, "warning", f"{version}; {least} or newer is needed", advice)
     if _numbers(version) < _numbers(least):
         return Finding(package, "problem", f"{version}, older than {least}", advice)
     return Finding(package, "ok", version)

@@ -18,6 +18,10 @@ class NoSuchModuleError(ImportError):
     """``--import`` names neither a module nor a file."""
 
 
+class ModuleExitError(ImportError):
+    """A module of the user's ended the program when it was imported."""
+
+
 def import_user_code(name: str, *, option: str = "--import") -> ModuleType:
     """Import a module by its dotted name, or a ``.py`` file by its path; a no-op if it is imported already.
 
@@ -27,10 +31,15 @@ def import_user_code(name: str, *, option: str = "--import") -> ModuleType:
 
     Raises:
         NoSuchModuleError: There is no such module or file. Errors inside a module propagate.
+        ModuleExitError: It ends the program.
     """
-    if name.endswith(".py"):
-        return _import_file(name, option)
-    module = import_if_there(name)
+    try:
+        module = _import_file(name, option) if name.endswith(".py") else import_if_there(name)
+    except SystemExit as leaving:
+        raise ModuleExitError(
+            f"{_given(name, option)}: it ends the program when it is imported (sys.exit({leaving.code!r})); put what "
+            'it does as a script under `if __name__ == "__main__":`'
+        ) from leaving
     if module is None:
         raise NoSuchModuleError(
             f"{_given(name, option)}: there is no such module in {os.getcwd()} or on PYTHONPATH; a file is given by "

@@ -163,14 +163,18 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
         run_dir: Run directory, or the path of a metrics file.
 
     Raises:
-        NoMetricsError: There is no metrics file.
+        NoMetricsError: There is no metrics file, or it cannot be read.
     """
     path = Path(run_dir)
     if path.is_dir():
         path = path / METRICS_FILE
-    if not path.exists():
-        raise NoMetricsError(f"{path} does not exist; give the directory of a run that has written metrics")
-    records = map(parse_record, path.read_bytes().splitlines(keepends=True))
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise NoMetricsError(f"{path} does not exist; give the directory of a run that has written metrics") from None
+    except OSError as error:
+        raise NoMetricsError(f"{path} cannot be read ({error.strerror})") from error
+    records = map(parse_record, content.splitlines(keepends=True))
     return [_renamed(record) for record in records if record is not None]
 
 

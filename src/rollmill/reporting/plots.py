@@ -137,7 +137,7 @@ def plot_runs(
         MissingPackageError: matplotlib is not installed.
         NoMetricsError: A run has no metrics file.
         NothingToPlotError: No run has a record.
-        PlotError: The file cannot be written.
+        PlotError: The file cannot be written, or evaluations of a run cannot be read.
     """
     check_extra("plots", "a learning curve")
     # matplotlib takes half a second; its object interface leaves no global state behind and needs no display.
@@ -151,13 +151,17 @@ def plot_runs(
     # A layout of matplotlib's own would draw all of it twice, which costs the end of every run as much again.
     (by_steps, by_time), (speed, lag) = figure.subplots(2, 2, gridspec_kw=_MARGINS)
 
+    has_band = False
     for axes, key, scale, label in (
         (by_steps, "agent_steps", 1.0, "agent steps"),
         (by_time, "time_s", 60.0, "minutes"),
     ):
-        _draw_returns(axes, runs, key, scale, goal)
+        has_band |= _draw_returns(axes, runs, key, scale, goal)
         axes.set(xlabel=label, ylabel="return, mean of 100 episodes")
-    evaluations = [record for run_dir in run_dirs for record in EvaluationQueue(Path(run_dir)).records()]
+    try:
+        evaluations = [record for run_dir in run_dirs for record in EvaluationQueue(Path(run_dir)).records()]
+    except OSError as error:
+        raise PlotError(f"{error.filename} cannot be read ({error.strerror})") from error
     if len((found := evaluated(evaluations)).x):
         draw_evaluations(by_steps, found, color=_ORANGE, marker="o", markersize=4.0, label="evaluations, 95 % interval")
         by_steps.legend(frameon=False, loc="best")
@@ -189,7 +193,8 @@ def plot_runs(
     name = title if title is not None else Path(run_dirs[0]).resolve().name
     with_rows = sum(map(bool, runs))
     empty = f", {len(runs) - with_rows} without rows" if with_rows < len(runs) else ""
-    title = name if len(runs) == 1 else f"{name} ({with_rows} runs: mean and range{empty})"
+    drawn = "mean and range" if has_band else "one line each"
+    title = name if len(runs) == 1 else f"{name} ({with_rows} {'run' if with_rows == 1 else f'runs: {drawn}'}{empty})"
     figure.suptitle(title, fontweight="bold", parse_math=False)  # A name's "$" begins no formula.
     return save_figure(figure, Path(output))
 
@@ -222,37 +227,46 @@ def save_figure(figure: Any, output: Path) -> Path:
     return output
 
 
-def _draw_returns(axes: Any, runs: Sequence[list[dict[str, Any]]], key: str, scale: float, goal: float | None) -> None:
-    _draw(axes, runs, key, "episode_return", scale, _BLUE, None)
+def _draw_returns(axes: Any, runs: Sequence[list[dict[str, Any]]], key: str, scale: float, goal: float | None) -> bool:
+    has_band = _draw(axes, runs, key, "episode_return", scale, _BLUE, None)
     if goal is not None:
         axes.axhline(goal, color=_GREEN, linestyle="--", linewidth=1.0)
         axes.annotate(f"goal {goal:g}", (0.01, goal), xycoords=("axes fraction", "data"), color=_GREEN, va="bottom")
+    return has_band
 
 
 def _draw(
     axes: Any, runs: Sequence[list[dict[str, Any]]], x: str, y: str, scale: float, colour: str, label: str | None
-) -> None:
-    """Draw one quantity; if no run has it, the panel contains a note."""
+) -> bool:
+    """Draw one quantity; if no run has it, the panel contains a note. Returns whether runs share a mean and a range."""
     curves = [curve for records in runs if len((curve := curve_of(records, x, y)).x)]
     if not curves:
         if not axes.texts:
             axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", va="center", color=_GREY)
-        return
+        return False
     if len(curves) == 1:
-        axes.plot(curves[0].x / scale, curves[0].y, color=colour, linewidth=1.8, label=label)
+        line = {"color": colour, "linewidth": 1.8, "marker": _marker(curves[0])}
+        axes.plot(curves[0].x / scale, curves[0].y, label=label, **line)
         if len(runs) == 1 and y == "episode_return":
             _draw_spread(axes, runs[0], x, scale, colour)
-        return
+        return False
     band = overlay_if_alike(curves)
     if band is None:
         for index, curve in enumerate(curves):
-            axes.plot(curve.x / scale, curve.y, color=colour, linewidth=1.0, label=None if index else label)
-        return
+            line = {"color": colour, "linewidth": 1.0, "marker": _marker(curve)}
+            axes.plot(curve.x / scale, curve.y, label=None if index else label, **line)
+        return False
     if y == "episode_return":
         for curve in curves:
             axes.plot(curve.x / scale, curve.y, color=colour, alpha=0.3, linewidth=0.8)
     axes.plot(band.x / scale, band.mean, color=colour, linewidth=1.8, label=label)
     axes.fill_between(band.x / scale, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
+    return True
+
+
+def _marker(curve: Curve) -> str | None:
+    """The line of a single point has no length."""
+    return "o" if len(curve.x) == 1 else None
 
 
 def _draw_spread(axes: Any, records: Sequence[dict[str, Any]], x: str, scale: float, colour: str) -> None:

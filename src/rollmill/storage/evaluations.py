@@ -111,7 +111,7 @@ class EvaluationQueue:
         by_steps = {}
         for line in path.read_bytes().splitlines():
             # A line that a full disk cut off or a disk damaged, or that Rollmill did not write.
-            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 record = json.loads(line)
                 by_steps[int(record["agent_steps"])] = record
         return [by_steps[steps] for steps in sorted(by_steps)]

@@ -19,6 +19,12 @@ def why_no_run(directory: Path | str) -> str:
         )
     if path.is_dir():
         return f"{path} is not a run: there is no {_CONFIG_FILE} in it; give the directory that train printed"
+    if path.parts[:1] == ("hf:",):
+        name = "/".join(path.parts[1:3]).partition("@")[0]
+        return (
+            f"hf://{name} is an address on the Hugging Face Hub, which only rollmill.load takes: fetch its folder with "
+            f"huggingface_hub.snapshot_download({name!r}), and give that"
+        )
     near = _similar_runs(path)
     hint = f"did you mean {' or '.join(map(str, near))}?" if near else "give the directory that train printed"
     return f"{path} is not a run: there is no such directory; {hint}"

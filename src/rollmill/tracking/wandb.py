@@ -11,6 +11,8 @@ from rollmill.tracking.base import FileKind, TrackedRun, file_name, under_policy
 
 _AXIS = "agent_steps"
 _EVALUATION_AXIS = "evaluation/agent_steps"
+# Our runs that are not sent yet. After Ctrl-C in a notebook one may still be, while the next run begins.
+_unsent: list[Any] = []
 
 
 class WandbTracker:
@@ -38,13 +40,15 @@ class WandbTracker:
             raise RuntimeError("no login was found: run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline")
         # A run that the user's own code has begun is used, and left to that code to finish. In a notebook, `init`
         # would finish it.
-        self._is_own = self._wandb.run is None
+        self._is_own = self._wandb.run is None or any(run is self._wandb.run for run in _unsent)
         if self._is_own:
             self._run = self._begin(run)
         else:
             self._run = self._wandb.run
             self._run.config.update(dict(run.config), allow_val_change=True)
         self.id = str(self._run.id)
+        if self._is_own:
+            _unsent.append(self._run)
         if self._run.offline:
             self.place = f"offline run in {Path(self._run.dir).parent}; `wandb sync` sends it"
         else:
@@ -64,6 +68,7 @@ class WandbTracker:
             id=run.resume_id,
             resume="allow" if run.resume_id else None,
             allow_val_change=True,  # A resumed run may have other settings.
+            reinit="create_new" if _unsent else "default",
             settings=self._wandb.Settings(
                 console="off",  # It belongs to the display.
                 silent=True,
@@ -100,5 +105,9 @@ class WandbTracker:
     def finish(self, ended_by: str) -> None:
         """Wait until the service has everything, and end the process that sends it."""
         if self._is_own:
-            self._run.finish(exit_code=1 if ended_by == "failure" else 0)
-            self._wandb.teardown()
+            try:
+                self._run.finish(exit_code=1 if ended_by == "failure" else 0)
+            finally:
+                _unsent[:] = [run for run in _unsent if run is not self._run]
+            if not _unsent:  # It would end all others.
+                self._wandb.teardown()

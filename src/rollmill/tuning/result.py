@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rollmill.extras import missing_modules
 from rollmill.runtime.signed_files import signed
+from rollmill.storage.whole_files import write_whole
 from rollmill.tuning.curves import Balance, Curves
 from rollmill.tuning.explain import Change, describe_allocation, draw
 from rollmill.tuning.model import Allocation, StageCosts
 from rollmill.tuning.search import Candidate
+from rollmill.tuning.settings import SettingsFileError
 
 TUNED_FILE = "tuned.json"
 # Of what the curves or the model say: what is measured and near it needs no explanation.
@@ -171,19 +174,32 @@ class Tuning:
         """Leaves ``tuned.json``, ``curves.json``, ``tuning.txt`` and ``tuning.png``; returns the first one's path.
 
         Without matplotlib there is no picture.
+
+        Raises:
+            SettingsFileError: One cannot be written; the message has the summary of what was found.
         """
         directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / TUNED_FILE).write_text(json.dumps(signed(self.settings), indent=2) + "\n")
-        (directory / "curves.json").write_text(json.dumps(self.curves.to_json(), indent=2) + "\n")
-        (directory / "tuning.txt").write_text(self.describe() + "\n", encoding="utf-8", errors="backslashreplace")
-        if not missing_modules("plots"):
-            draw(
-                self.curves,
-                self.update_interval,
-                directory / "tuning.png",
-                title=self.name,
-                solution=self.solution,
-                measured=self.measured,
-            )
+        contents = {
+            TUNED_FILE: json.dumps(signed(self.settings), indent=2),
+            "curves.json": json.dumps(self.curves.to_json(), indent=2),
+            "tuning.txt": self.describe(),
+        }
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for name, content in contents.items():
+                encoded = f"{content}\n".encode(errors="backslashreplace")
+                write_whole(directory / name, encoded, directory / f".writing-{name}-{os.getpid()}")
+            if not missing_modules("plots"):
+                draw(
+                    self.curves,
+                    self.update_interval,
+                    directory / "tuning.png",
+                    title=self.name,
+                    solution=self.solution,
+                    measured=self.measured,
+                )
+        except OSError as error:
+            raise SettingsFileError(
+                f"the result cannot be written to {directory} ({error.strerror}); it was:\n{self.summary()}"
+            ) from error
         return directory / TUNED_FILE
