@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,20 @@ def test_requests_are_counted_and_an_evaluation_starts_its_process() -> None:
     scene.run.evaluate()
     assert scene.requested() == {"checkpoint": 2, "evaluation": 1}
     assert scene.started == ["evaluator"]
+
+
+def test_a_run_that_is_over_holds_no_memory_and_takes_no_requests() -> None:
+    scene = Scene()
+    memory = weakref.ref(scene.main)
+    run = scene.run
+    run.let_go()
+    del scene.main
+    assert memory() is None
+    run.set(learning_rate=1.0)
+    run.save()
+    run.evaluate()
+    assert scene.started == []
+    assert scene.requested() == {"checkpoint": 0, "evaluation": 0}
 
 
 def test_a_callback_that_overrides_nothing_does_nothing() -> None:

@@ -54,7 +54,7 @@ class Run:
         episode_return: Mean raw return of the last 100 episodes; None when no episode ended.
         summary: Where the time of every process went, as text.
         ended_by: "total_steps", "max_seconds", "target_return", "callback" (one called ``run.stop``), "signal" (Ctrl-C,
-            SIGTERM), or, on ranks other than the first, "caller": another rank ended the run.
+            SIGTERM, SIGHUP), or, on ranks other than the first, "caller": another rank ended the run.
     """
 
     dir: Path
@@ -244,8 +244,10 @@ def _run(plan: RunPlan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Se
                 trust=trust,
                 changed=changed,
             )
-        except ProcessFailed as error:
-            # The message has the traceback of the failure; the one of this process adds nothing.
+        except (ProcessFailed, KeyboardInterrupt) as error:
+            # A failure's message has the traceback; that of this process adds nothing, and would keep the run's memory
+            # in a notebook.
+            error.__context__ = None
             raise error.with_traceback(None) from None
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 

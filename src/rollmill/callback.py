@@ -85,7 +85,7 @@ class LiveRun:
         self.config = config
         self.metrics: Mapping[str, Any] = {}
         self._controls = controls
-        self._start_evaluator = start_evaluator
+        self._start_evaluator: Callable[[], object] | None = start_evaluator
         self._is_stop_wanted = False
 
     def set(self, *, policy: str | None = None, from_batch: int | None = None, **numbers: float | None) -> None:
@@ -109,6 +109,8 @@ class LiveRun:
             ValueError: An unknown name or policy, a value out of range, or a batch that has begun already; nothing is
                 set then.
         """
+        if self._start_evaluator is None:
+            return  # The run is over.
         if policy is not None and policy not in self._controls:
             raise ValueError(f"run.set(policy={policy!r}): this run has the policies {', '.join(self._controls)}")
         affected = [
@@ -152,7 +154,8 @@ class LiveRun:
 
         Its result comes later: in ``evaluations.jsonl``, the trackers and the display.
         """
-        self._start_evaluator()
+        if self._start_evaluator is not None:
+            self._start_evaluator()
         for control in self._controls.values():
             control.request(Request.EVALUATION)
 
@@ -164,6 +167,10 @@ class LiveRun:
     def is_stop_wanted(self) -> bool:
         """Whether :meth:`stop` was called."""
         return self._is_stop_wanted
+
+    def let_go(self) -> None:
+        """Let go of the run's shared memory when the run is over: a callback may keep this object for longer."""
+        self._controls, self._start_evaluator = {}, None
 
 
 def _check(name: str, value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -214,9 +215,11 @@ def test_one_that_stops_the_run(tmp_path: Path) -> None:
 def test_an_exception_in_a_callback_ends_the_run_with_its_traceback(tmp_path: Path, hook: str) -> None:
     class Failing(rollmill.Callback):
         ends: list[str]
+        still_training: list[str]
 
         def on_end(self, run: rollmill.LiveRun, ended_by: str) -> None:
             self.ends = [ended_by]
+            self.still_training = [child.name for child in multiprocessing.active_children() if "learner" in child.name]
 
     def fail(self: object, run: rollmill.LiveRun, *arguments: Any) -> None:
         if hook != "on_report" or arguments[0]["batches"] >= 3:
@@ -230,6 +233,7 @@ def test_an_exception_in_a_callback_ends_the_run_with_its_traceback(tmp_path: Pa
     assert "in fail" in caught.value.traceback
     if hook != "on_end":
         assert witness.ends == ["failure"]
+        assert witness.still_training == []
     saved = checkpoints(tmp_path).paths()
     assert bool(saved) == (hook != "on_start")
     if hook == "on_report":

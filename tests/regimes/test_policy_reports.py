@@ -63,7 +63,7 @@ def test_the_run_has_a_row_when_each_policy_has_sent_one(reports: PolicyReports)
     assert (row.agent_steps, row.batches, row.sgd_steps, row.episodes, row.policy_version) == (150, 4, 8, 20, 5)
     assert sorted(end.episode_return for end in row.recent_episodes) == [0.0] * 50 + [1.0] * 50
     assert row.losses == {"value": 1.5}
-    assert row.lag == PolicyLag(mean=2.0, maximum=4, histogram=(1, 2), stale_samples=14)
+    assert row.lag == PolicyLag(mean=7 / 3, maximum=4, histogram=(1, 2), stale_samples=14)
     assert row.figures["policy/b/rating"] == 10.0
     assert (row.figures["policy/a/agent_steps"], row.figures["policy/a/episode_return"]) == (100, 0.0)
     assert list(reports.statuses) == ["a", "b"]
@@ -79,6 +79,27 @@ def test_a_policy_that_learns_nothing_does_not_hold_up_the_rows(reports: PolicyR
     row = reports.take(report_of(0, steps=200), {})
     assert row is not None
     assert row.is_row
+
+
+def test_no_row_of_a_policy_is_lost(reports: PolicyReports) -> None:
+    def row_of(policy: int, value: float, *, samples: int = 1) -> LearnerReport:
+        lag = PolicyLag(mean=value, maximum=9, histogram=(0, samples))
+        return replace(report_of(policy), losses={"value": value}, lag=lag)
+
+    reports.take(row_of(0, 1.0), {})
+    reports.take(row_of(0, 2.0), {})  # The other one has not reported yet.
+    first = reports.take(row_of(1, 6.0), {})
+    assert first is not None
+    assert first.losses == {"value": 3.0}
+    seen = [reports.take(row_of(0, value), {}) for value in (1.0, 3.0, 5.0)]
+    assert [report is not None and report.is_row for report in seen] == [False, True, True]
+    assert [report.losses for report in seen if report is not None] == [{}, {"value": 1.0}, {"value": 3.0}]
+    assert reports.finish(LearnerFinished(row_of(0, 7.0, samples=2), "a.pt"), {}) is None
+    last = reports.finish(LearnerFinished(row_of(1, 9.0), "b.pt"), {})
+    assert last is not None
+    assert last.report.losses == {"value": 7.0}
+    assert last.report.lag is not None
+    assert last.report.lag.mean == (5.0 + 2 * 7.0 + 9.0) / 4, "of the samples"
 
 
 def test_the_run_has_finished_when_each_policy_has(reports: PolicyReports) -> None:

@@ -71,6 +71,20 @@ def test_the_end_and_its_reason_are_shown_and_logged(tmp_path: Path, ending: Any
     assert len(shown) == 2, "there is nothing to continue, to evaluate or to watch"
 
 
+def test_who_interrupts_the_closing_of_a_run_loses_nothing(tmp_path: Path) -> None:
+    record = RunRecord(CONFIG, tmp_path, Ranks(), resume=False, changed={}, show=None)
+
+    def end() -> None:
+        with run_log(tmp_path / "run.log"), record:
+            record.ended("total_steps", mean_return=480.0, received=None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        end()
+    (end,) = [line for line in (tmp_path / "run.log").read_text().splitlines() if "end: " in line]
+    assert end.endswith("of 5,000 agent steps; interrupted while the run was being closed")
+
+
 def test_a_failure_is_logged_and_left_to_be_shown_to_who_catches_it(tmp_path: Path) -> None:
     shown, log = recorded(tmp_path, OSError("no room\nand more"))
     assert "end: failed after 1,234 agent steps: OSError: no room" in log

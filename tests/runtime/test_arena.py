@@ -135,6 +135,10 @@ def test_too_large_an_arena_says_what_is_needed_and_leaves_nothing() -> None:
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (str(copy), copy.needed, copy.available) == (str(caught.value), caught.value.needed, caught.value.available)
     assert _descriptors() == before
+    small = ArenaLayout().add("small", (1 << 20,), np.uint8)
+    with pytest.raises(NotEnoughMemory, match=r"1\.0 MiB .* are needed and 512\.0 KiB"):
+        Arena.create(small, available=1 << 19)
+    Arena.create(small, available=1 << 20).close()
 
 
 def _mapped_files() -> set[str]:

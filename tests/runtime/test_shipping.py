@@ -38,6 +38,8 @@ class LoadsNowhere:
 def sent(value: object, *, is_needed: bool = True) -> SealedDefinition:
     """What arrives of a definition in another process."""
     definition = Definition("environment", "mine", value, is_needed=is_needed)
+    if not is_needed:
+        definition.seal_unused()
     sealed = pickle.loads(ForkingPickler.dumps(definition))
     assert isinstance(sealed, SealedDefinition)
     assert (sealed.kind, sealed.name, sealed.is_needed) == ("environment", "mine", is_needed)
@@ -88,6 +90,9 @@ def test_what_a_run_does_not_use_never_ends_it() -> None:
     assert sent(threading.Lock(), is_needed=False).open() is None
     assert sent(LoadsNowhere(), is_needed=False).open() is None
     assert sent(importable, is_needed=False).open() is importable
+    large = bytes(70_000_000)
+    assert sent(large, is_needed=False).open() is None
+    assert sent(large).open() == large
 
 
 def test_what_cannot_be_loaded_raises_where_it_is_used() -> None:

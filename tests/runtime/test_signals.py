@@ -6,13 +6,29 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from rollmill.runtime.signals import StopSignals, sigterm_interrupts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.fixture(autouse=True)
+def _not_under_nohup() -> Iterator[None]:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_closing_the_terminal_of_a_run_that_is_ending_interrupts_nothing() -> None:
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.05)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.received == signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_sets_the_flag_the_second_interrupts(number: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with StopSignals() as signals:
@@ -72,6 +88,24 @@ def test_sigterm_interrupts_once_and_what_ends_then_is_not_interrupted() -> None
         work()
     assert ended
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_closed_terminal_ends_a_program_unless_that_is_ignored() -> None:
+    def work() -> None:
+        with sigterm_interrupts():
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    with pytest.raises(KeyboardInterrupt, match="SIGHUP"):
+        work()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        work()
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not signals.received
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_outside_the_main_thread_sigterm_is_left_alone() -> None:

@@ -377,6 +377,18 @@ def test_a_child_started_by_a_thread_outlives_the_thread(supervisor: Supervisor)
     assert len(supervisor.handles) == 1
 
 
+def test_a_process_that_dies_while_it_is_sent_its_work_is_a_failure(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("rollmill.runtime.supervisor.start_process", dies)
+    with pytest.raises(ProcessFailed, match="worker ended while it was being started"):
+        supervisor.start("worker", targets.wait_for_stop)
+    assert supervisor.handles == []
+
+
 def test_wrong_uses_are_refused(supervisor: Supervisor) -> None:
     with pytest.raises(RuntimeError, match="outside of the supervisor's `with` block"):
         Supervisor().start("worker", targets.wait_for_stop)

@@ -36,6 +36,7 @@ class Callbacks:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._run.let_go()
         if error is None or self._has_ended:
             return
         for callback in self._callbacks:

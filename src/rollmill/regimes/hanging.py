@@ -70,7 +70,7 @@ class HangLimits:
             ROLLOUT_WORKER.phases[RolloutPhase.SIMULATING]: of_rollout,
             # A group's environments are built and reset sequentially.
             ROLLOUT_WORKER.phases[RolloutPhase.BUILDING]: of_rollout.plus(_BUILDING_S * config.envs_per_group),
-            LEARNER.phases[LearnerPhase.LEARNING]: of_learner,
+            LEARNER.phases[LearnerPhase.LEARNING]: of_learner.plus(for_others),
             POLICY_WORKER.phases[InferencePhase.FORWARD]: of_inference,
         }
         # Short phases. While a run ends, environments are closed in them, for example.

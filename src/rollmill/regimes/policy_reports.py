@@ -41,8 +41,8 @@ class PolicyReports:
         self._names = names
         self._monitors = monitors
         self._newest: dict[int, LearnerReport] = {}
-        # The newest row of each policy since the last row of the run.
-        self._rows: dict[int, LearnerReport] = {}
+        # The rows of each policy since the last row of the run.
+        self._rows: dict[int, list[LearnerReport]] = {}
         self._finished: dict[int, LearnerFinished] = {}
         self.statuses: dict[str, PolicyStatus] = {}
 
@@ -54,17 +54,15 @@ class PolicyReports:
         if len(self._names) == 1:
             return report
         self._take(report, accounts)
-        is_row = False
+        have_all_reported = len(self._newest) == len(self._names)
+        rows: list[LearnerReport] = []
         if report.is_row:
-            is_row = report.policy in self._rows
-            self._rows[report.policy] = report
-            is_row |= len(self._rows) == len(self._names)
-        if len(self._newest) < len(self._names):
-            return None
-        combined = self._combined(self._rows.values() if is_row else ())
-        if is_row:
-            self._rows = {}
-        return combined
+            if have_all_reported and report.policy in self._rows:
+                rows = self._take_rows()
+            self._rows.setdefault(report.policy, []).append(report)
+            if have_all_reported and len(self._rows) == len(self._names):
+                rows += self._take_rows()
+        return self._combined(rows) if have_all_reported else None
 
     def finish(self, finished: LearnerFinished, accounts: Mapping[str, ProcessAccount]) -> LearnerFinished | None:
         """Return the run's last message after a policy's; None until each policy has finished."""
@@ -74,11 +72,15 @@ class PolicyReports:
         self._take(finished.report, accounts)
         self._finished[policy] = finished
         if finished.report.is_row:
-            self._rows[policy] = finished.report
+            self._rows.setdefault(policy, []).append(finished.report)
         if len(self._finished) < len(self._names):
             return None
         stopped = any(each.stopped_by_others for each in self._finished.values())
-        return replace(finished, report=self._combined(self._rows.values()), stopped_by_others=stopped)
+        return replace(finished, report=self._combined(self._take_rows()), stopped_by_others=stopped)
+
+    def _take_rows(self) -> list[LearnerReport]:
+        rows, self._rows = [row for of_policy in self._rows.values() for row in of_policy], {}
+        return rows
 
     def _take(self, report: LearnerReport, accounts: Mapping[str, ProcessAccount]) -> None:
         self._newest[report.policy] = report
@@ -201,8 +203,13 @@ def _lag(rows: Sequence[PolicyLag], reports: Sequence[LearnerReport]) -> PolicyL
         histogram[: len(lag.histogram)] += lag.histogram
     versions = [lag.versions_per_trajectory for lag in known if lag.versions_per_trajectory is not None]
     newest = [report.lag for report in reports if report.lag is not None]
+    # The histogram counts the samples.
+    samples = [sum(lag.histogram) for lag in known]
+    mean = None
+    if known:
+        mean = statistics.fmean([lag.mean or 0.0 for lag in known], samples if sum(samples) else None)
     return PolicyLag(
-        mean=statistics.fmean(lag.mean for lag in known if lag.mean is not None) if known else None,
+        mean=mean,
         maximum=max((lag.maximum for lag in known if lag.maximum is not None), default=None),
         histogram=tuple(histogram.tolist()),
         versions_per_trajectory=statistics.fmean(versions) if versions else None,

@@ -49,6 +49,13 @@ def probe(
         ranks: The ranks; one by default.
         trust: Whether to use the files of a resumed run even if another user wrote them.
     """
+    # Of each rank before the others take theirs, which none does before its probe has ended.
+    available_memory = None
+    if ranks is not None and not ranks.is_alone:
+        from rollmill.learning.process_group import compare  # It imports torch, before the user's code is imported.
+
+        of_all = compare(ranks, "memory", cgroups.available_memory(), config.distributed.timeout_s)
+        available_memory = of_all[ranks.rank]
     user_code.install()
     import torch
 
@@ -57,7 +64,7 @@ def probe(
     from rollmill.envs.errors import MissingExtra, UnknownEnvironment, UnsupportedSpace
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.envs.task_spaces import with_task_entry
-    from rollmill.envs.user_code import NoSuchModuleError
+    from rollmill.envs.user_code import ModuleExitError, NoSuchModuleError
     from rollmill.evaluation.players import PlayerError
     from rollmill.evaluation.snapshot import NoRunError
     from rollmill.evaluation.tournament import TournamentError, check_opponents
@@ -117,6 +124,7 @@ def probe(
     except (
         UnfitActionsError,
         UnfitModelError,
+        ModuleExitError,
         NoSuchModuleError,
         UntrustedError,
         MalformedMessageError,
@@ -162,6 +170,7 @@ def probe(
             largest_parameter=largest_parameter(algorithms[largest]),
             guest_state_size=max([_state_size(guest) for guest in guests], default=0),
             has_cuda=torch.cuda.is_available(),
+            available_memory=available_memory,
             unread_options={name: tuple(sorted(noted.read)) for noted in options for name in noted.unread},
             settings=settled_settings(
                 config,

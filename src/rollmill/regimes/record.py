@@ -98,6 +98,8 @@ class RunRecord:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if error is None and self._ending is not None:
             self.note(f"end: {self._ending}")
+        elif isinstance(error, KeyboardInterrupt) and self._ending is not None:
+            self.note(f"end: {self._ending}; interrupted while the run was being closed")
         elif isinstance(error, KeyboardInterrupt):
             self.note(f"end: stopped by the user {self._reached}; progress since the last checkpoint is lost")
         elif error is not None:

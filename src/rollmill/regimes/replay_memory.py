@@ -103,6 +103,7 @@ def allocate_replay(
             poison=config.debug_poison,
             advice=memory_advice(probed, _ADVICE),
             parts=of_local_ranks(parts, ranks),
+            available=probed.available_memory,
         )
         if saved_steps is not None:
             notes.append(
@@ -125,6 +126,7 @@ def allocate_replay(
         advice=memory_advice(probed, "use fewer environments (num_envs) or a smaller learner.batch_size"),
         # A replay in memory allocates pages on first write.
         parts=beside_parts,
+        available=probed.available_memory,
     )
     limits_from = partial(_limits, config, probed, topology, world_size=ranks.world_size)
     wanted = limits_from()

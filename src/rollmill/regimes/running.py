@@ -85,7 +85,7 @@ def run(
     trust: bool = False,
     changed: Mapping[str, tuple[object, object]] | None = None,
 ) -> Outcome:
-    """Train until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
+    """Train until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C, SIGTERM or SIGHUP.
 
     Args:
         config: A resolved configuration.
@@ -104,7 +104,7 @@ def run(
         ProcessFailed: A process or a callback failed, or a process hung; the other processes were ended; the learner,
             if it did not fail, had three seconds to save a checkpoint.
         NotEnoughMemory: The slots do not fit into memory.
-        KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP came before training had begun.
     """
     ranks = ranks or Ranks()
     if ranks.rank:
@@ -151,7 +151,7 @@ def run(
     ):
         if has_replay_file:
             after_processes.callback(close_replay_of, run_dir, note=record.warn)
-            at_end.callback(discard_new_replay_of, run_dir)
+            after_processes.callback(discard_new_replay_of, run_dir)
 
         def is_told_to_end() -> bool:
             return signals.received is not None or launcher.is_gone
@@ -193,7 +193,7 @@ def run(
             name: control_block(arena, terms=config.reward_terms, policy=policy) for policy, name in enumerate(names)
         }
         live_run = LiveRun(run_dir, config, controls, start_evaluator=evaluator.start)
-        called = at_end.enter_context(Callbacks(() if ranks.rank else callbacks, live_run))
+        called = after_processes.enter_context(Callbacks(() if ranks.rank else callbacks, live_run))
         with Monitor(
             config,
             probed,

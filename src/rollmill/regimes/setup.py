@@ -71,6 +71,7 @@ class Probed:
         guest_state_size: The largest S of a guest's network.
         largest_parameter: For messages: the network's largest parameter, in parentheses.
         has_cuda: Whether there is a GPU.
+        available_memory: Bytes that were available before any of several ranks took its share; None for a single one.
         unread_options: Names in ``model.options`` that building the network did not ask for -> names that it asked
             for.
         settings: Dotted key -> value of resolved "auto" settings, of policies, too; see
@@ -85,6 +86,7 @@ class Probed:
     guest_state_size: int = 0
     largest_parameter: str = ""
     has_cuda: bool = False
+    available_memory: int | None = None
     unread_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
 
@@ -259,6 +261,7 @@ def allocate_slots(
             probed, "use fewer environments (num_envs), a shorter rollout_length or a smaller learner.batch_size"
         ),
         parts=parts,
+        available=probed.available_memory,
         allocate=True,
     )
     SlotStore(arena, fields, topology, create=True)

@@ -27,6 +27,7 @@ from rollmill.settings.value_checks import ConfigError
 _REGIMES = {"async": asynchronous, "lockstep": lockstep, "replay": replay}
 
 _POLL_S = 0.25
+_LONGEST_LOOK_S = 5.0
 # For the environment of one task, unless steps may take longer.
 _PROBE_TIMEOUT_S = 300.0
 
@@ -61,11 +62,14 @@ def probe(
     timeout_s = max(_PROBE_TIMEOUT_S, config.rollout.step_timeout_s) * max(1, len(config.env.tasks))
     if ranks is not None and not ranks.is_alone:
         timeout_s += config.distributed.timeout_s
-    deadline = time.monotonic() + timeout_s
+    awake_s, looked_at = 0.0, time.monotonic()
     # All that a probe does counts as its start.
     limits = HangLimits(config, start_s=timeout_s)
     found: Probed | None = None
-    while time.monotonic() < deadline:
+    while awake_s < timeout_s:
+        # Time in which this program was stopped (Ctrl-Z) does not count.
+        before, looked_at = looked_at, time.monotonic()
+        awake_s += min(looked_at - before, _LONGEST_LOOK_S)
         if is_stop_wanted():
             raise KeyboardInterrupt
         for hung in limits.check(supervisor):
@@ -85,8 +89,8 @@ def probe(
                 return found
     stacks = supervisor.stacks(handle)
     late = (
-        f"{handle} did not build, try and close an environment of each task within {timeout_s:.0f} s: a larger "
-        "rollout.step_timeout_s gives it more."
+        f"{handle} did not import the user's code and build, try and close an environment of each task within "
+        f"{timeout_s:.0f} s: a larger rollout.step_timeout_s gives it more."
     )
     raise Failed(handle, late, stacks).error()
 

@@ -59,6 +59,8 @@ class UserCode:
         for each in definitions:
             if each.is_needed:
                 require_sendable(each.kind, each.name, each.value)
+            else:
+                each.seal_unused()
         return cls(config.env.imports, definitions)
 
     def install(self, *, networks: bool = True) -> None:

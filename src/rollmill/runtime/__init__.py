@@ -11,7 +11,7 @@
 ``ledger``      where each process's time goes
 ``seeds``       random streams keyed by (seed, role, index)
 ``affinity``    usable cores, CPU sets and niceness
-``signals``     SIGINT and SIGTERM as a flag
+``signals``     SIGINT, SIGTERM and SIGHUP as a flag
 ``logs``        ``run.log``
 ``cgroups``     what the container lets us have
 =============== ========================================================================================================

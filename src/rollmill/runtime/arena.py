@@ -174,6 +174,7 @@ class Arena(Mapping[str, NDArray[Any]]):
         poison: bool = False,
         advice: str | None = None,
         parts: Sequence[MemoryPart] = (),
+        available: int | None = None,
         allocate: bool = False,
     ) -> Arena:
         """Makes a new arena.
@@ -184,6 +185,7 @@ class Arena(Mapping[str, NDArray[Any]]):
                 before it was written shows. Touches all of the memory.
             advice: Last sentence of the error when memory does not suffice: what the user can change.
             parts: What the arena needs, and what else the program will need, all of which must be available.
+            available: Bytes that are; by default those at this moment.
             allocate: Whether to take all of the memory now, and to map it whole in each process, where all of it is
                 needed soon. Otherwise each page is taken when it is first used.
 
@@ -191,7 +193,8 @@ class Arena(Mapping[str, NDArray[Any]]):
             NotEnoughMemory: The machine or the container has less memory left than the layout takes. Checked before
                 any of it is touched: too late would be a SIGBUS or the out-of-memory killer.
         """
-        needed, available = max(layout.nbytes, sum(part.nbytes for part in parts)), cgroups.available_memory()
+        needed = max(layout.nbytes, sum(part.nbytes for part in parts))
+        available = cgroups.available_memory() if available is None else available
         advice = advice or "Ask for less, or give the container more memory."
         if needed > available:
             raise NotEnoughMemory(needed, available, advice, parts)

@@ -90,6 +90,8 @@ class _Server(ForkServer):
             with _environment(_server_environment()), _sigint_blocked(), _folder_for_socket():
                 super().ensure_running()
                 assert self._forkserver_address is not None
+                assert self.pid is not None
+                self.exit_codes.pop(self.pid, None)  # of an earlier one with the same process id
                 # The socket stays reachable by this descriptor alone: nothing is left if this program is killed.
                 self._socket = os.open(self._forkserver_address, os.O_PATH)
                 os.unlink(self._forkserver_address)
@@ -194,6 +196,7 @@ def become_fork_server() -> None:
     # systemd and Slurm send it to every process. With this one all others would die, and a learner could not save. It
     # ends with the program.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Likewise, and for the processes that are forked from here.
     if parent := os.environ.get(_PARENT):
         die_with_parent(int(parent))
 
@@ -222,6 +225,8 @@ def show_tokens(tokens: str) -> None:
     """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
+    if not start:
+        return  # The system does not tell, as some sandboxes; processes are then found by their groups alone.
     area = b"\0" + ctypes.string_at(start, end - start)
     key = f"\0{VARIABLE}=".encode()
     if (found := area.find(key)) < 0:

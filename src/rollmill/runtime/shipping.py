@@ -9,6 +9,7 @@ Nothing here is ever written to a file, and nothing from a file is ever loaded w
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
@@ -20,6 +21,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 _MAINS = ("__main__", "__mp_main__")
+_MOST_UNUSED_BYTES = 1 << 26
 
 
 class UnsendableError(TypeError):
@@ -47,8 +49,10 @@ class Definition:
         kind: What it is, in words for messages.
         name: The user's name for it.
         value: The object.
-        is_needed: Whether the run uses it. An unused object that cannot be sent is left out.
+        is_needed: Whether the run uses it. An unused object that is large or cannot be sent is left out.
     """
+
+    _unused = b""
 
     def __init__(self, kind: str, name: str, value: object, *, is_needed: bool) -> None:
         self.kind = kind
@@ -58,12 +62,16 @@ class Definition:
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
-            data = _dumps(self.value)
+            data = _dumps(self.value) if self.is_needed else self._unused
         except Exception as error:
-            if self.is_needed:
-                raise _unsendable(self.kind, self.name, error) from error
-            data = b""
+            raise _unsendable(self.kind, self.name, error) from error
         return SealedDefinition, (self.kind, self.name, data, self.is_needed)
+
+    def seal_unused(self) -> None:
+        """Make the bytes of an unused object, once for all processes of a run, and before one is being started."""
+        with contextlib.suppress(Exception):
+            data = _dumps(self.value)
+            self._unused = data if len(data) <= _MOST_UNUSED_BYTES else b""
 
 
 class SealedDefinition:

@@ -1,4 +1,7 @@
-"""SIGINT (Ctrl-C) and SIGTERM as a flag that the main loop checks, or as an exception without such a loop."""
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP as a flag that the main loop checks, or as an exception without such a loop.
+
+The last one comes when a terminal or an ssh connection is closed. Under ``nohup`` it is ignored, and stays so.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,14 @@ from typing import Any
 _ONE_WISH_S = 1.0
 
 
+def _endings() -> list[signal.Signals]:
+    """The signals that end a program, apart from Ctrl-C."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGHUP]
+
+
 class StopSignals:
-    """While its context lasts, the first SIGINT or SIGTERM sets a flag, and a second one interrupts at once.
+    """While its context lasts, the first of these signals sets a flag, and a second one interrupts at once.
 
     Signals within a second of the first count as the same signal, delivered twice.
 
@@ -35,7 +44,7 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, *_endings()):
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -50,7 +59,8 @@ class StopSignals:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.received is not None:
-            if now - self._received_at < _ONE_WISH_S:
+            # Who closes the terminal of a run that is ending is not impatient.
+            if now - self._received_at < _ONE_WISH_S or number == signal.SIGHUP:
                 return
             # KeyboardInterrupt for SIGTERM too: it passes through `except Exception` and runs every `finally`.
             raise KeyboardInterrupt(f"a second signal ({signal.Signals(number).name}): stopping at once")
@@ -59,7 +69,7 @@ class StopSignals:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """While its context lasts, SIGTERM interrupts as Ctrl-C does, once: every ``finally`` runs, and to its end.
+    """While its context lasts, SIGTERM and SIGHUP interrupt as Ctrl-C does, once: every ``finally`` runs to its end.
 
     Outside the main thread nothing is changed, as with :class:`StopSignals`.
     """
@@ -71,8 +81,9 @@ def sigterm_interrupts() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in _endings()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

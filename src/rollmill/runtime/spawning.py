@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import signal
@@ -20,6 +21,7 @@ from rollmill.runtime.fork_server import connect_to_new_process, ensure_fork_ser
 from rollmill.runtime.shipping import is_main_importable
 from rollmill.runtime.surroundings import Surroundings
 
+_LARGEST_PIPE = 1 << 20
 # Starting a process may change the main module for a moment.
 _starting = threading.Lock()
 
@@ -63,6 +65,10 @@ class _Popen(popen_forkserver.Popen):
         copy = os.dup(writing)
         self.finalizer = util.Finalize(self, _close, (copy, self.sentinel))
         with open(writing, "wb", closefd=True) as file:
+            # All of it, so that the next process can be started while this one imports the user's script. A system may
+            # allow less.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, min(buffer.getbuffer().nbytes, _LARGEST_PIPE))
             file.write(buffer.getbuffer())
         self.pid = read_signed(self.sentinel)
 

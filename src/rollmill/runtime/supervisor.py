@@ -179,7 +179,7 @@ class Supervisor:
             RuntimeError: The supervisor is not entered, or has been left.
             ValueError: The name is in use.
             TypeError: The target or an argument cannot be sent to a process.
-            ProcessFailed: The fork server ended meanwhile.
+            ProcessFailed: The fork server, or the process, ended meanwhile.
         """
         if self._watchdog is None:
             raise RuntimeError(f"Process {name!r} cannot be started outside of the supervisor's `with` block.")
@@ -213,6 +213,9 @@ class Supervisor:
             self.board.end(seat)
             if isinstance(error, EOFError | ConnectionError):
                 self._raise_if_ended(server, error)
+                raise ProcessFailed(
+                    f"{name} ended while it was being started; what it printed says why, or memory was not sufficient."
+                ) from error
             if isinstance(error, OSError | KeyboardInterrupt):
                 raise
             raise TypeError(
@@ -477,7 +480,7 @@ def _grace(kind: type[BaseException] | None) -> float:
     """Seconds that processes have to end by themselves; fewer after an exception, as their results are not needed."""
     if kind is None:
         return 5.0
-    return 0.0 if issubclass(kind, KeyboardInterrupt) else 2.0
+    return 0.0 if issubclass(kind, KeyboardInterrupt) else 3.0
 
 
 def _signal_group(child: _Child, number: signal.Signals) -> None:

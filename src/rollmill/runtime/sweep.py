@@ -36,10 +36,10 @@ _SETTLED_S = 1.0
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal (SIGSTOP, Ctrl-Z) has stopped a process; False if it does not exist."""
+    """Whether a signal (SIGSTOP, Ctrl-Z) or a debugger has stopped a process; False if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"T"
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except OSError:
         return False
 
