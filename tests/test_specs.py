@@ -50,6 +50,8 @@ def test_sounds_are_samples_of_one_or_two_channels(shape: tuple[int, ...], dtype
         ((84, 84), "uint8", (0, 255), True, False),
         ((84, 84), "uint8", (None, None), True, False),
         ((84, 84, 3), "float32", (0, 1), False, False),
+        ((4, 3, 84, 84), "float32", (0, 1), False, False),
+        ((20, 2, 40), "float32", (0, 1), False, False),
         ((3, 16), "uint8", (0, 255), False, False),
         ((16, 16), "uint8", (0, 255), True, False),
         ((16, 16), "uint8", (0, 31), False, True),
@@ -65,7 +67,7 @@ def test_pictures_and_boards_are_told_apart(
     spec = ArraySpec(shape=shape, dtype=dtype, low=bounds[0], high=bounds[1])
     assert (spec.is_image, spec.is_categorical) == (is_image, is_categorical)
     env = EnvSpec(name="any", observation={"x": ArraySpec(shape=(2,), dtype="float32"), "y": spec}, action=MIXED)
-    assert env.has_images == is_image
+    assert spec.is_picture == env.has_images == (is_image or 84 in shape)
 
 
 @pytest.mark.parametrize(

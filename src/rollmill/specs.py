@@ -134,7 +134,7 @@ class ArraySpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether encoders take this for an image.
+        """Whether its bytes are pixels, or categories on a grid.
 
         That is a uint8 array of three axes, of four (a stack of images), or of two where its sides are a picture's and
         its numbers are not a board's few categories.
@@ -144,6 +144,14 @@ class ArraySpec:
         if len(self.shape) == 2:
             return min(self.shape) >= PICTURE_SIDE and not self.is_categorical
         return len(self.shape) in (3, 4)
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether an encoder of images reads it by default: an image, or a picture or a stack of them of any dtype."""
+        if self.is_image or len(self.shape) not in (3, 4):
+            return self.is_image
+        first, middle, last = self.shape[-3:]  # Channels are first or last.
+        return min(middle, max(first, last)) >= PICTURE_SIDE
 
     @property
     def is_sound(self) -> bool:
@@ -286,4 +294,4 @@ class EnvSpec:
     @property
     def has_images(self) -> bool:
         """Whether any entry of the observation is a picture."""
-        return any(item.is_image for item in self.observation.values())
+        return any(item.is_picture for item in self.observation.values())

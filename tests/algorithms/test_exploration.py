@@ -147,8 +147,6 @@ def test_pink_noise_is_per_row_and_resets_with_episodes() -> None:
     noise = PinkNoise(2)
     noise(explore(3, 6))
     first = noise.state.clone()
-    assert (first[:3] != 0).all()
-    assert (first[3:] == 0).all()
     generator = torch.Generator().manual_seed(9)
     drawn = torch.randn(2, 2, len(noise.decay), generator=torch.Generator().manual_seed(9))
     rows, reset = torch.tensor([2, 0]), torch.tensor([False, True])
@@ -158,6 +156,12 @@ def test_pink_noise_is_per_row_and_resets_with_episodes() -> None:
     torch.testing.assert_close(given, torch.stack([kept, drawn[1]]).sum(-1) / math.sqrt(len(noise.decay)))
     assert torch.equal(noise.state[1], first[1])
     assert not noise.state_dict()
+
+
+def test_pink_noise_is_stationary_also_where_it_begins_within_an_episode() -> None:
+    noise, rows = PinkNoise(1), 4000
+    given = noise(explore(rows, rows)._replace(reset=torch.zeros(rows, dtype=torch.bool)))
+    assert given.var().item() == pytest.approx(1.0, abs=4 * math.sqrt(2 / rows))
 
 
 def test_td3_adds_pink_noise_if_configured() -> None:

@@ -18,6 +18,8 @@ from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.off_policy_config import DQNConfig, OwnOffPolicyConfig, off_policy_config_of
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.algorithms.ppo import PPO
 from rollmill.algorithms.registry import UnknownAlgorithmError, make_algorithm, register_algorithm
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
@@ -113,6 +115,9 @@ def test_factory_must_return_an_algorithm() -> None:
     register_algorithm("linear", lambda *_: nn.Linear(2, 2))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="algorithm 'linear' gave a Linear; it must give an instance of a subclass"):
         make_algorithm(OBSERVATION, DISCRETE, MODEL, OwnOffPolicyConfig(algorithm="linear"))
+    register_algorithm("function", lambda *_: PPO(OBSERVATION, DISCRETE, MODEL, OnPolicyConfig()))  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match=r"gave a PPO; .*OffPolicyAlgorithm; register it with is_on_policy=True"):
+        make_algorithm(OBSERVATION, DISCRETE, MODEL, OwnOffPolicyConfig(algorithm="function"))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,19 @@ def test_a_constant_temperature_is_saved_but_not_learned(value: float) -> None:
     assert temperature().item() == pytest.approx(value)
 
 
+def test_a_constant_temperature_is_a_setting_and_not_loaded() -> None:
+    def loaded(source: dict[str, Any], into: dict[str, Any]) -> float:
+        temperature = Temperature(SACConfig(**into))
+        temperature.load_state_dict(Temperature(SACConfig(**source)).state_dict())
+        return float(temperature())
+
+    assert loaded({"temperature": 0.2}, {"temperature": 0.05}) == pytest.approx(0.05)
+    assert loaded({"initial_temperature": 0.3}, {"temperature": 0.0}) == 0.0
+    assert loaded({"initial_temperature": 0.3}, {"initial_temperature": 0.7}) == pytest.approx(0.3)
+    assert loaded({"temperature": 0.2}, {"initial_temperature": 0.7}) == pytest.approx(0.2)
+    assert loaded({"temperature": 0.0}, {"initial_temperature": 0.7}) == pytest.approx(0.7)
+
+
 @KINDS
 def test_critics_actor_and_temperature_have_objectives_of_their_own(
     action: ActionSpec, kind: type[SoftActorCritic]

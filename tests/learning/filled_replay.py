@@ -17,8 +17,8 @@ from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone
 from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
-from rollmill.learning.progress import LearnerSetup, Progress, RunPlan, RunSteps
-from rollmill.learning.replay_trainer import ReplayAccount, noise_seed
+from rollmill.learning.progress import LearnerSetup, Progress, RunPlan, RunSteps, noise_seed
+from rollmill.learning.replay_trainer import ReplayAccount
 from rollmill.learning.sharing import shared_sizes
 from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig

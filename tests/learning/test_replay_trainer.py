@@ -27,7 +27,8 @@ from tests.learning.filled_replay import (
 from rollmill.algorithms.off_policy_config import DQNConfig
 from rollmill.learning.collective import Alone
 from rollmill.learning.learner import Learner, run_in_turn
-from rollmill.learning.replay_trainer import ReplayTrainer, noise_seed, return_rule
+from rollmill.learning.progress import noise_seed
+from rollmill.learning.replay_trainer import ReplayTrainer, return_rule
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.results import RecentResults
 from rollmill.learning.tensors import to_tensors

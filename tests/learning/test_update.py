@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from rollmill.algorithms.base import Loss
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
 from rollmill.algorithms.targets import Targets
@@ -301,6 +303,25 @@ def test_slow_sgd_step_can_stop_between_micro_batches() -> None:
     assert len(asked) == 3, "two parts of many"
     for then, now in zip(before, algorithm.parameters(), strict=True):
         assert torch.equal(then, now)
+
+
+@pytest.mark.parametrize(
+    ("statistics", "error", "message"),
+    [
+        ({"mine": 0.5}, TypeError, "Mine reports a float as the statistic 'mine' of a loss; report a scalar tensor"),
+        ({"mine": torch.zeros(2)}, TypeError, r"a tensor of shape \(2,\) as the statistic 'mine'"),
+        ({str(i): torch.zeros(()) for i in range(33)}, ValueError, "33 statistics of a loss; report 32 at most"),
+    ],
+)
+def test_wrong_statistics_of_a_loss_are_named(statistics: Any, error: type[Exception], message: str) -> None:
+    class Mine(PPO):
+        def loss(self, *arguments: Any, **named: Any) -> Loss:
+            return super().loss(*arguments, **named)._replace(statistics=statistics)
+
+    scene, of = Scene(), config(epochs=1, minibatches=1)
+    algorithm = Mine(SPEC.observation, SPEC.action, scene.model_config, of)
+    with pytest.raises(error, match=message):
+        scene.learn(algorithm, of, FastPath(precision="fp32", micro_batch=64, channels_last=False))
 
 
 def test_minibatches_and_epochs_count_sgd_steps() -> None:

@@ -172,6 +172,22 @@ def test_pixels_are_scaled_and_categories_are_not(shape: tuple[int, ...], high: 
         assert scale == 1.0
 
 
+@pytest.mark.parametrize("shape", [(16, 16, 3), (3, 35, 35), (32, 160, 3), (4, 20, 20)])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_pictures_too_small_for_natures_strides_get_smaller_ones(shape: tuple[int, ...], dtype: str) -> None:
+    spec = ArraySpec(shape=shape, dtype=dtype, low=0, high=255 if dtype == "uint8" else 1)
+    encoder = entry_encoder("auto", "obs", spec, ModelConfig())
+    assert isinstance(encoder, ConvEncoder)
+    assert parameters(encoder) < 2e6
+    assert encoder(pixels(spec, 2) if dtype == "uint8" else torch.rand(2, *shape)).shape == (2, 128)
+
+
+def test_a_board_with_many_planes_keeps_every_place() -> None:
+    encoder = entry_encoder("auto", "obs", ArraySpec(shape=(19, 19, 17), dtype="float32"), ModelConfig())
+    assert isinstance(encoder, ConvEncoder)
+    assert [layer.stride for layer in encoder.convolutions if isinstance(layer, nn.Conv2d)] == [(1, 1)] * 3
+
+
 @pytest.mark.parametrize("shape", [(30, 3, 4), (4, 3, 10), (3, 12, 4)])
 def test_thin_grids_get_an_encoder(shape: tuple[int, ...]) -> None:
     spec = ArraySpec(shape=shape, dtype="float32")

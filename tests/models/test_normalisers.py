@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
 from rollmill.envs.spaces import observation_specs
+from rollmill.models import running_moments
 from rollmill.models.normalisers import ObservationNormaliser
 from rollmill.models.running_moments import RunningMeanStd
 from rollmill.specs import ArraySpec
@@ -27,6 +29,22 @@ def test_merged_batches_equal_all_samples_at_once() -> None:
     np.testing.assert_allclose(statistics.mean.numpy(), samples.mean(0), rtol=1e-12)
     np.testing.assert_allclose(statistics.var.numpy(), samples.var(0), rtol=1e-8)
     np.testing.assert_allclose(statistics.scale.numpy(), (samples.var(0) + 1e-8) ** -0.5, rtol=1e-6)
+
+
+def test_parts_of_a_batch_are_merged_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(57, 3, dtype=torch.float64) * 100 + 1e4
+    x[5, 1] = torch.inf
+    valid = torch.rand(57) > 0.3
+    whole, parts = RunningMeanStd((3,)), RunningMeanStd((3,))
+    for kept in (valid, None):
+        whole.update(x, kept, True)
+    monkeypatch.setattr(running_moments, "_PART_BYTES", 10 * 3 * 8)
+    for kept in (valid, None):
+        parts.update(x, kept, True)
+    for mine, other in zip(whole.buffers(), parts.buffers(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=0.0)
+    parts.update(x[:0])
+    torch.testing.assert_close(parts.mean, whole.mean)
 
 
 def test_without_a_mask_all_samples_count() -> None:

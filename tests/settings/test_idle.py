@@ -123,6 +123,27 @@ def test_settings_of_off_policy_algorithms_too(
     make_config(preset, {**idle, key: value}, algo=algo)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "idle", "read"),
+    [
+        ("head_sizes", "32", ("sac", "td3", "ddpg"), ("ppo", "dqn")),
+        ("initial_log_std", -1.0, ("sac", "td3", "ddpg", "dqn"), ("ppo",)),
+        ("state_dependent_std", True, ("sac", "td3", "ddpg", "dqn"), ("ppo",)),
+        ("log_std_bounds", "-5,1", ("td3", "ddpg", "dqn"), ("ppo", "sac")),
+    ],
+)
+def test_parts_that_a_network_does_not_have_are_refused(
+    key: str, value: object, idle: tuple[str, ...], read: tuple[str, ...]
+) -> None:
+    for algo in (*idle, *read):
+        preset = "gym/CartPole-v1" if algo == "dqn" else "gym/Pendulum-v1"
+        if algo in read:
+            make_config(preset, {f"model.{key}": value}, algo=algo)
+        else:
+            with pytest.raises(ConfigError, match=rf"model\.{key}: without effect with "):
+                make_config(preset, {f"model.{key}": value}, algo=algo)
+
+
 @pytest.mark.parametrize("given", [{"model.encoder": "mine"}, {"model.model": "mine"}])
 def test_a_network_of_one_s_own_may_have_a_use_for_any_setting(given: dict[str, Any]) -> None:
     assert make_config("gym/CartPole-v1", {"model.core_size": 8, **given}).model.core_size == 8

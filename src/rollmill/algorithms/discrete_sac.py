@@ -19,12 +19,12 @@ from rollmill.losses.temporal_difference import bootstrap_target, temporal_diffe
 from rollmill.models.actors import ActorNetwork
 from rollmill.models.config import ModelConfig
 from rollmill.models.critics import ChoiceCritics
+from rollmill.models.distributions import perturbed
 from rollmill.models.off_policy import frozen_copy, make_input_encoder, off_policy_model
 from rollmill.models.q_network import Branches
 from rollmill.specs import ActionSpec, ArraySpec
 
 _TARGET_SHARE = 0.89  # of the maximum entropy, as in CleanRL's sac_atari.py
-_SMALLEST_EXPONENTIAL = 1.0e-30
 
 
 class DiscreteSAC(SoftActorCritic):
@@ -74,9 +74,8 @@ class DiscreteSAC(SoftActorCritic):
         elif explore.agent_steps < self.config.random_steps:
             choice = random_choices(self.branches.allowed(action_mask, len(logits)), explore.generator)
         else:
-            # Gumbel-max: argmax(logits - log E), E exponential, has the categorical distribution.
             exponential = torch.empty_like(logits).exponential_(generator=explore.generator)
-            choice = (logits - exponential.clamp_min_(_SMALLEST_EXPONENTIAL).log_()).argmax(-1)
+            choice = perturbed(logits, exponential).argmax(-1)
         return Action(choice.to(torch.int32), None)
 
     def critic_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:

@@ -85,7 +85,7 @@ class PinkNoise(nn.Module):
     It is a sum of first-order autoregressive processes of equal variance, whose time constants are a factor of four
     apart (van der Ziel 1950, https://doi.org/10.1016/0031-8914(50)90078-4). Unlike noise from an inverse Fourier
     transform, it needs no episode length in advance. Each row's processes are in a non-persistent buffer and start from
-    their stationary distribution in every episode.
+    their stationary distribution in every episode, and where they are drawn for the first time.
 
     Args:
         size: C, numbers of an action.
@@ -105,7 +105,9 @@ class PinkNoise(nn.Module):
     def forward(self, explore: Explore) -> Tensor:
         """Return the next noise of these rows, float32 ``[N, C]``."""
         if len(self.state) != explore.num_rows:
-            self.state = self.decay.new_zeros(explore.num_rows, self.size, len(self.decay))
+            # Rows may be within an episode, as after the first steps, whose actions are uniform.
+            rows = (explore.num_rows, self.size, len(self.decay))
+            self.state = torch.randn(rows, generator=explore.generator, device=self.decay.device)
         shape = (len(explore.rows), self.size, len(self.decay))
         normal = torch.randn(shape, generator=explore.generator, device=self.decay.device)
         following = self.state[explore.rows] * self.decay + normal * (1.0 - self.decay.square()).sqrt()

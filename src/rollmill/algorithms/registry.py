@@ -152,9 +152,11 @@ def make_algorithm(
     algorithm = ALGORITHMS.find(name)(observation, action, model, config)
     wanted = OnPolicyAlgorithm if isinstance(config, OnPolicyConfig) else OffPolicyAlgorithm
     if not isinstance(algorithm, wanted):
+        is_other = isinstance(algorithm, OnPolicyAlgorithm | OffPolicyAlgorithm)
+        advice = f"; register it with is_on_policy={wanted is OffPolicyAlgorithm}" if is_other else ""
         raise TypeError(
             f"algorithm {name!r} gave a {type(algorithm).__name__}; it must give an instance of a subclass of "
-            f"{wanted.__module__}.{wanted.__name__}"
+            f"{wanted.__module__}.{wanted.__name__}{advice}"
         )
     for field in fields(AlgorithmConfig):
         wanted_value, value = getattr(config, field.name), getattr(algorithm.config, field.name)

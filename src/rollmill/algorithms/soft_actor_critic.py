@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,13 @@ class Temperature(nn.Module):
     def forward(self) -> Tensor:
         """Alpha, scalar, without gradient."""
         return self.log.detach().exp()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Load only what was learned: a constant is a setting, and from an alpha of 0 nothing could be learned."""
+        name = f"{prefix}log"
+        if name in state_dict and not (self.is_learned and bool(state_dict[name].isfinite())):
+            state_dict = {**state_dict, name: self.log.detach()}
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 class SoftActorCritic(OffPolicyAlgorithm):

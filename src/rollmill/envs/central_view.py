@@ -31,10 +31,10 @@ def with_central_view(spec: EnvSpec) -> EnvSpec:
             f"model.central_value=True, but {spec.name} has one agent: a central value is for several; use false"
         )
     for name, item in spec.observation.items():
-        if item.is_image or item.is_sound:
+        if item.is_picture or item.is_sound:
             raise UnsupportedSpace(
                 f"model.central_value=True, but the observation {name!r} of {spec.name} is "
-                f"{'an image' if item.is_image else 'a sound'} of shape "
+                f"{'a sound' if item.is_sound else 'an image'} of shape "
                 f"{item.shape}: only vectors are joined for a central value; use false"
             )
     agents = len(spec.agents)

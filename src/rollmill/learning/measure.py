@@ -46,7 +46,7 @@ def choose_fast_path(
         open_config,
         algorithm.config.minibatch_size,
         device,
-        has_images=any(item.is_image for item in spec.observation.values()),
+        has_images=spec.has_images,
     )
 
     # Single samples, also for trajectories: one step of many rows costs a recurrent core as much as many steps of some

@@ -27,7 +27,7 @@ from rollmill.learning.league import League
 from rollmill.learning.learner import Learner, Trainer
 from rollmill.learning.live_numbers import REWARD_WEIGHT
 from rollmill.learning.minibatches import Minibatches, Whole
-from rollmill.learning.progress import LearnerSetup
+from rollmill.learning.progress import LearnerSetup, noise_seed
 from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.task_record import TaskRecord
@@ -115,6 +115,7 @@ class OnPolicyTrainer:
         self._numbers = setup.numbers
         self._ready = setup.ready
         self._config = config
+        self._plan = setup.plan
         self._total_steps = setup.plan.total_steps
         self._collective = setup.collective
         self._device = setup.device
@@ -338,6 +339,9 @@ class OnPolicyTrainer:
         """Learn from one batch: admit samples, run all SGD steps, release the slots, update schedules."""
         self._ledger.enter(LearnerPhase.LEARNING)
         progress, batch = self._progress, prepared.batch
+        if self._collective.rank:
+            # Dropout in a network of the user's must differ between ranks. A checkpoint has the state of rank 0 alone.
+            torch.manual_seed(noise_seed(self._plan, self._collective, progress.sgd_steps))
         steps_before = progress.sgd_steps
         keep = self._admit(batch, learner.version)
         targets = self._on_one_scale(batch, prepared.targets, keep)

@@ -209,7 +209,9 @@ class ProcessGroup:
         """Sum gradients in one message, which also carries which of them exist."""
         absent = [p.grad is None for p in parameters]
         parts = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in parameters]
-        has_gradient = parts[0].new_tensor([not is_absent for is_absent in absent])
+        # Usually all do, and then the host does not wait for a copy to the device.
+        present = [not is_absent for is_absent in absent]
+        has_gradient = parts[0].new_tensor(present) if any(absent) else parts[0].new_ones(len(parts))
         flat = torch.cat([*parts, has_gradient, statistics.to(parts[0].dtype)])
         with self._naming_the_lost():
             dist.all_reduce(flat)

@@ -16,6 +16,7 @@ from rollmill.learning.report import RECENT_EPISODES
 from rollmill.learning.results import RecentResults
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Ledger
+from rollmill.runtime.seeds import int_seed
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.evaluations import EvaluationQueue
@@ -171,3 +172,8 @@ class LearnerSetup:
     def ledger(self) -> Ledger:
         """The process's ledger."""
         return self.context.ledger
+
+
+def noise_seed(plan: RunPlan, collective: Collective, sgd_steps: int) -> int:
+    """Return the seed of a rank's random numbers in losses from an SGD step on."""
+    return int_seed(plan.seed, f"noise of rank {collective.rank}", sgd_steps, bits=63)

@@ -15,11 +15,10 @@ import torch
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.algorithms.off_policy_config import OffPolicyConfig
 from rollmill.learning.batch_loader import BatchLoader
-from rollmill.learning.collective import Collective
 from rollmill.learning.league import League
 from rollmill.learning.learner import Learner, Trainer
 from rollmill.learning.live_numbers import News
-from rollmill.learning.progress import LearnerSetup, RunPlan
+from rollmill.learning.progress import LearnerSetup, noise_seed
 from rollmill.learning.replay_source import ReplaySource
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.results import OwnResults
@@ -28,7 +27,6 @@ from rollmill.learning.tensors import empty_for, errors_of, to_tensors
 from rollmill.learning.update import Update
 from rollmill.models.convolutions import has_convolutions
 from rollmill.roles import LearnerCounter, LearnerPhase
-from rollmill.runtime.seeds import int_seed
 from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
 from rollmill.storage.matches import Match
 from rollmill.storage.replay import ReplayStore
@@ -386,11 +384,6 @@ class _Mean:
         mean = self._sum / self._count if self._count else None
         self._sum, self._count = 0.0, 0
         return mean
-
-
-def noise_seed(plan: RunPlan, collective: Collective, sgd_steps: int) -> int:
-    """Return the seed of the losses' noise from an SGD step on."""
-    return int_seed(plan.seed, f"noise of rank {collective.rank}", sgd_steps, bits=63)
 
 
 def return_rule(config: OffPolicyConfig) -> ReturnRule:

@@ -32,9 +32,11 @@ from rollmill.learning.optimisers import (
     set_learning_rate,
 )
 from rollmill.models.convolutions import centred_layers, observing_pixel_levels, set_channels_last
+from rollmill.storage.gradients import MOST_STATISTICS
 
-# Size of the exchange of one objective's statistics between ranks, including ranks without a part.
-_MOST_STATISTICS = 32
+
+def _never() -> bool:
+    return False
 
 
 class Step(NamedTuple):
@@ -133,19 +135,19 @@ class Update:
         return self._optimisers
 
     def step(self, parts: Iterable[Batch], *, is_stopping: Callable[[], bool] = lambda: False) -> Step | None:
-        """Run one SGD step; does not wait for the device.
+        """Run one SGD step; does not wait for the device, except on several ranks for whether one is stopped.
 
         Args:
             parts: This rank's parts of the minibatch, on the algorithm's device; iterated once for each objective.
-            is_stopping: Called before each part, which may take seconds; True abandons the step. Several ranks abandon
-                the same step, whichever of them is stopped.
+            is_stopping: Called before each part of the first objective, which may take seconds; True abandons the step.
+                Several ranks abandon the same step, whichever of them is stopped.
 
         Returns:
             None if the step was abandoned; parameters are then unchanged.
         """
         td_error = moments = None
-        for index in self.due(self.sgd_steps + 1):
-            found = self._differentiate_parts(index, parts, is_stopping)
+        for count, index in enumerate(self.due(self.sgd_steps + 1)):
+            found = self._differentiate_parts(index, parts, _never if count else is_stopping)
             if found is None:
                 return None
             td_error = found.td_error if td_error is None else td_error
@@ -337,9 +339,8 @@ class Update:
     ) -> Tensor:
         """Sum the gradients and statistics of all ranks, or average those that are means."""
         parameters = list(self._objectives[index].parameters)
-        message = torch.zeros(_MOST_STATISTICS + 2, device=self._device)
+        message = torch.zeros(MOST_STATISTICS + 2, device=self._device)
         if statistics is not None:
-            assert len(statistics) <= _MOST_STATISTICS, f"{len(statistics)} statistics of one objective"
             message[: len(statistics)] = statistics
         if weight is not None:
             torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], weight)
@@ -354,6 +355,19 @@ class Update:
         self._is_told_to_stop = bool(summed[-2] > 0)
         return summed
 
+    def _check_statistics(self, statistics: Mapping[str, Tensor]) -> None:
+        """Check what a loss reports, which may be the user's."""
+        name = type(self._algorithm).__name__
+        if len(statistics) > MOST_STATISTICS:
+            raise ValueError(f"{name} reports {len(statistics)} statistics of a loss; report {MOST_STATISTICS} at most")
+        for statistic, value in statistics.items():
+            if not isinstance(value, Tensor) or value.ndim:
+                shape = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise TypeError(
+                    f"{name} reports a {shape} as the statistic {statistic!r} of a loss; report a scalar tensor, such "
+                    "as value.detach().mean()"
+                )
+
     def _zero_grad(self, index: int) -> None:
         for parameter in self._objectives[index].parameters:
             parameter.grad = None
@@ -363,6 +377,8 @@ class Update:
             loss = self._losses[index](batch, self._generator)
         if not adds_up:  # only now, so that new gradients reuse the memory of the old ones
             self._zero_grad(index)
+        if index not in self._differentiated:
+            self._check_statistics(loss.statistics or {})
         # Parameters of other objectives get no gradient, and none is computed for them.
         loss.value.backward(inputs=self._inputs[index])  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._differentiated.add(index)

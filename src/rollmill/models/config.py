@@ -37,12 +37,12 @@ class ModelConfig(Checked, section="model"):
         model: Name of a whole model, as given to :func:`rollmill.models.registry.register_model`; ``"actor_critic"`` is
             the built-in :class:`rollmill.models.actor_critic.ActorCritic`.
         encoder: ``"auto"`` chooses for each observation entry by its spec: images of at least 36 x 36 pixels get the
-            Nature CNN, smaller grids a small CNN (of one-hot numbers where the space says that they are at most 31, as
-            MiniGrid's categories), sounds (int16 ``[channels, samples]``, 1 or 2 channels, at least 256 samples) the
-            one of "Agents that Listen", everything else an MLP. A built-in one (``"nature"``, ``"sf_simplified"``,
-            ``"sf_full"``, ``"impala"``, ``"small"``, ``"board"``, ``"mlp"``) is used for the images, and other entries
-            are encoded as with ``"auto"``; ``"board"`` is one convolution with windows of 4 x 4 squares and two dense
-            layers; ``"sound"`` is for ``entry_encoders``. One given to
+            Nature CNN, smaller grids a small CNN, with strides from 16 x 16 pixels on (of one-hot numbers where the
+            space says that they are at most 31, as MiniGrid's categories), sounds (int16 ``[channels, samples]``, 1 or
+            2 channels, at least 256 samples) the one of "Agents that Listen", everything else an MLP. A built-in one
+            (``"nature"``, ``"sf_simplified"``, ``"sf_full"``, ``"impala"``, ``"small"``, ``"board"``, ``"mlp"``) is
+            used for the images, and other entries are encoded as with ``"auto"``; ``"board"`` is one convolution with
+            windows of 4 x 4 squares and two dense layers; ``"sound"`` is for ``entry_encoders``. One given to
             :func:`rollmill.models.registry.register_encoder` gets the whole observation.
         entry_encoders: Observation name -> built-in encoder name, for entries that need another than ``encoder``.
         options: Options of a registered model, encoder or algorithm, which reads them as ``config.options``.
@@ -153,7 +153,7 @@ class ModelConfig(Checked, section="model"):
             return False
         if self.shared != "auto":
             return self.shared
-        return self.core != "none" or any(item.is_image for item in observation.values())
+        return self.core != "none" or any(item.is_picture for item in observation.values())
 
     def __post_init__(self) -> None:
         """Check every value.

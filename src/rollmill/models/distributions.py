@@ -211,9 +211,7 @@ class ActionDistribution:
         discrete = continuous = None
         if logits is not None:
             assert exponential is not None
-            # Gumbel-max: argmax(logits - log E), E exponential, has the categorical distribution. Unlike the inverse of
-            # a parallel prefix sum it can never round into a forbidden choice.
-            discrete = self._argmax(logits.detach() - exponential.clamp_min_(_SMALLEST_EXPONENTIAL).log_())
+            discrete = self._argmax(perturbed(logits.detach(), exponential))
         if mean is not None:
             assert log_std is not None
             assert normal is not None
@@ -270,6 +268,15 @@ class ActionDistribution:
 def exponential_of(uniform: Tensor) -> Tensor:
     """Exponentially distributed numbers, of uniform ones in [0, 1)."""
     return uniform.clamp_min(_SMALLEST_UNIFORM).log_().neg_()
+
+
+def perturbed(logits: Tensor, exponential: Tensor) -> Tensor:
+    """Logits with Gumbel noise of exponential numbers, which are overwritten.
+
+    argmax(logits - log E), E exponential, has the categorical distribution. Unlike the inverse of a parallel prefix sum
+    it can never round into a forbidden choice.
+    """
+    return logits - exponential.clamp_min_(_SMALLEST_EXPONENTIAL).log_()
 
 
 def gumbel_of(uniform: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from rollmill.models.encoders import is_small_image, one_hot_size
@@ -17,8 +16,8 @@ class ObservationNormaliser(nn.Module):
 
     Args:
         observation: Name -> spec.
-        images: Whether entries with three axes are normalised as well. Small ones of bytes always are, because their
-            encoder does not scale them: they may be categories.
+        images: Whether images of bytes are normalised as well. Small ones always are, because their encoder does not
+            scale them: they may be categories. So are images of other dtypes, whose scale is unknown.
         clip: Normalised values are clipped to plus and minus this.
     """
 
@@ -47,10 +46,7 @@ class ObservationNormaliser(nn.Module):
         remain in the statistics for good.
         """
         for name, statistics in self._items():
-            x = observation[name]
-            if x.is_floating_point():
-                x = torch.where(x.isfinite(), x, statistics.shift.to(x.dtype))
-            statistics.update(x, valid, **ranks)
+            statistics.update(observation[name], valid, True, **ranks)
 
     def _items(self) -> list[tuple[str, RunningMeanStd]]:
         pairs = []

@@ -26,7 +26,7 @@ from rollmill.models.errors import UnfitModelError
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.sound import SoundEncoder
 from rollmill.runtime.definitions import Registry
-from rollmill.specs import ActionSpec, ArraySpec
+from rollmill.specs import PICTURE_SIDE, ActionSpec, ArraySpec
 
 EncoderFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], nn.Module]
 
@@ -35,6 +35,9 @@ _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 # Petrenko et al. 2020, https://arxiv.org/abs/2006.11751, figure A.1; `convnet_simple` of Sample Factory 2.
 _SAMPLE_FACTORY = ((32, 8, 4), (64, 4, 2), (128, 3, 2))
 _SAMPLE_FACTORY_MEASUREMENTS = (128, 128)
+# For pictures too small for Nature's strides: without any, 32 x 32 would take 7 million parameters. Ours.
+_MEDIUM = ((16, 4, 2), (32, 3, 2), (64, 3, 1))
+_MOST_PLANES = 4  # of a picture that is not of bytes
 # For grids too small for strides (MiniGrid's 7 x 7): convolutions of BabyAI and rl-starter-files, without pooling.
 _SMALL = ((16, 2, 1), (32, 2, 1), (64, 2, 1))
 _TINY = ((32, 2, 1), (64, 2, 1))
@@ -94,6 +97,9 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
         convolutions = _SMALL if side >= 4 else _TINY
         if spec.is_categorical and not config.normalise_images:
             return GridEncoder(spec, convolutions, config.dense_size or 128, config)
+        # Numbers on more planes than a picture has are a board, whose every place counts.
+        if side >= PICTURE_SIDE and (spec.dtype == "uint8" or min(spec.shape) <= _MOST_PLANES):
+            convolutions = _MEDIUM
         return ConvEncoder(spec, convolutions, config.dense_size or 128, config)
     return ConvEncoder(spec, _SAMPLE_FACTORY, dense_size, config, published="elu")
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rollmill.models.running_moments import Sum
+from rollmill.models.running_moments import Sum, only_own
 
 _LEAST_STD, _LARGEST_STD = 1e-4, 1e6
 _SEEN_AT_START = 100.0
-
-
-def _own(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 class PopArt(nn.Module):
@@ -80,7 +76,7 @@ class PopArt(nn.Module):
         return self._of_task(1.0 / self.scale, task)
 
     @torch.no_grad()
-    def update(self, returns: Tensor, tasks: Tensor | None = None, *, sum_over_ranks: Sum = _own) -> None:
+    def update(self, returns: Tensor, tasks: Tensor | None = None, *, sum_over_ranks: Sum = only_own) -> None:
         """Merge a batch of returns into the statistics, and keep all values.
 
         Args:

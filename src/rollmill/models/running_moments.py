@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,17 @@ from rollmill.models.precision import wide
 
 Sum = Callable[[Tensor], Tensor]
 _EPSILON = 1e-8
+# Of a part of a batch in float64: a whole batch of images would take gigabytes.
+_PART_BYTES = 1 << 26
 
 
-def _own(tensor: Tensor) -> Tensor:
+def only_own(tensor: Tensor) -> Tensor:
+    """The sum over ranks where there is one."""
     return tensor
+
+
+def _total(terms: Iterator[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, terms)
 
 
 class RunningMeanStd(nn.Module):
@@ -50,25 +58,48 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("scale", torch.ones(shape))
 
     @torch.no_grad()
-    def update(self, x: Tensor, valid: Tensor | None = None, *, sum_over_ranks: Sum = _own) -> None:
+    def update(
+        self,
+        x: Tensor,
+        valid: Tensor | None = None,
+        infinite_is_mean: bool = False,
+        /,
+        *,
+        sum_over_ranks: Sum = only_own,
+    ) -> None:
         """Merge a batch.
 
         Args:
             x: ``[..., *shape]``, any number of leading axes and any dtype.
             valid: bool, with the same leading axes; False excludes a sample (which may be NaN). None includes all.
+            infinite_is_mean: Whether infinite numbers count as the mean so far.
             sum_over_ranks: Sums a tensor over the ranks that merge their batches; every rank must call this.
         """
-        rows = x.reshape(-1, *self.mean.shape).double()
-        if valid is None:
+        rows = x.reshape(-1, *self.mean.shape)
+        kept = None if valid is None else valid.reshape(-1, *[1] * self.mean.ndim)
+        if kept is None:
             count = torch.full((), float(rows.shape[0]), dtype=torch.float64, device=rows.device)
         else:
-            kept = valid.reshape(-1, *[1] * self.mean.ndim)
-            rows = torch.where(kept, rows, 0.0)
             count = kept.sum().double()
+
+        size = max(1, _PART_BYTES // (8 * max(1, self.mean.numel())))
+
+        def made() -> Iterator[tuple[Tensor, Tensor | None]]:
+            for begin in range(0, max(1, len(rows)), size):
+                part, is_kept = rows[begin : begin + size], None if kept is None else kept[begin : begin + size]
+                if infinite_is_mean and part.is_floating_point():
+                    part = torch.where(part.isfinite(), part, self.shift.to(part.dtype))
+                part = part.double()
+                yield part if is_kept is None else torch.where(is_kept, part, 0.0), is_kept
+
+        whole = list(made()) if len(rows) <= size else None
         count = sum_over_ranks(count)
-        mean = sum_over_ranks(rows.sum(0)) / count.clamp_min(1.0)
-        distances = rows - mean if valid is None else torch.where(kept, rows - mean, 0.0)
-        squares = sum_over_ranks(distances.square().sum(0))
+        mean = sum_over_ranks(_total(part.sum(0) for part, _ in whole or made())) / count.clamp_min(1.0)
+        distances = (
+            part - mean if is_kept is None else torch.where(is_kept, part - mean, 0.0)
+            for part, is_kept in whole or made()
+        )
+        squares = sum_over_ranks(_total(distance.square().sum(0) for distance in distances))
         total = self.count + count
         delta = mean - self.mean
         divisor = total.clamp_min(1.0)

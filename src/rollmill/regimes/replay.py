@@ -216,7 +216,8 @@ def _learner_of(side: LearnerSide, context: ChildContext, standings: Standings) 
     from rollmill.learning.gradient_server import GradientServer
     from rollmill.learning.learner import Trainer
     from rollmill.learning.off_policy_measure import choose_replay_path
-    from rollmill.learning.replay_trainer import ReplayAccount, ReplayTrainer, noise_seed
+    from rollmill.learning.progress import noise_seed
+    from rollmill.learning.replay_trainer import ReplayAccount, ReplayTrainer
     from rollmill.learning.snapshot_keeper import CountedPlaces
     from rollmill.learning.timetable import ByTime
     from rollmill.learning.update import Update
@@ -268,13 +269,15 @@ def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None
     config, spec, arena = setup.config, setup.probed.spec, setup.memory.arena
     take_threads(config.compute.threads)
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
+    algorithm = make_off_policy(config, spec)
+    torch.manual_seed(int_seed(setup.sampling_seed, "gradient learner", index))  # Dropout must differ between learners.
     GradientLearner(
         with_delays(context, config),
         store_of(setup),
         GradientExchange(arena, config.num_learners),
         index,
         control_block(arena),
-        make_off_policy(config, spec),
+        algorithm,
         arrays=arena,
         spec=spec,
         optimiser=config.optimiser,

@@ -79,6 +79,17 @@ def _none_off_policy_has(config: Config, **settings: object) -> bool:
     )
 
 
+def _none_reads(algorithms: tuple[str, ...], config: Config) -> bool:
+    """Whether all policies learn with built-in off-policy algorithms, and none with one of these."""
+    return all(
+        isinstance(policy.algorithm, OffPolicyConfig)
+        and not isinstance(policy.algorithm, OwnOffPolicyConfig)
+        and policy.algorithm.algorithm not in algorithms
+        and policy.model.encoder in BUILT_IN_ENCODERS
+        for policy in config.policies
+    )
+
+
 def _is_without_core(policy: Config) -> bool:
     """Whether the network has no recurrent core; a model or an encoder of the user's may have its own use for one."""
     model = policy.model
@@ -107,6 +118,24 @@ _RULES: tuple[_Idle, ...] = (
         "with learner.clip_kind='none', IMPALA's",
         "use learner.clip_kind='reciprocal'",
         "learner.clip_kind",
+    ),
+    _Idle(
+        ("model.head_sizes",),
+        partial(_none_reads, ("dqn",)),
+        "with DDPG, TD3 and SAC",
+        "use model.mlp_sizes",
+    ),
+    _Idle(
+        ("model.initial_log_std", "model.state_dependent_std"),
+        partial(_none_reads, ()),
+        "with off-policy algorithms",
+        "leave them out; SAC's standard deviation always depends on the state, within model.log_std_bounds",
+    ),
+    _Idle(
+        ("model.log_std_bounds",),
+        partial(_none_reads, ("sac",)),
+        "with DQN, DDPG and TD3, whose actions have no distribution",
+        "leave it out",
     ),
     _Idle(
         ("model.core_size",),
