@@ -21,6 +21,12 @@ SPECS = {
     "multidiscrete": ActionSpec(
         heads=(CategoricalHead(n=3), CategoricalHead(n=2), CategoricalHead(n=7)), structure="multidiscrete"
     ),
+    "multibinary": ActionSpec(heads=(CategoricalHead(n=2),) * 3, structure="multibinary"),
+    "blocks": ActionSpec(
+        heads=(*(CategoricalHead(n=n) for n in (3, 2, 2)), BOX, *(CategoricalHead(n=n) for n in (4, 4, 2))),
+        structure="tuple",
+        components=(("multidiscrete", 3), ("box", 1), ("multidiscrete", 3)),
+    ),
     "box": ActionSpec(heads=(BOX,), structure="box"),
     "hybrid": ActionSpec(
         heads=(CategoricalHead(n=3), BOX, CategoricalHead(n=4)),

@@ -7,7 +7,9 @@ function waits for the device.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -78,7 +80,8 @@ class ActionDistribution:
                     )
         self.spec = spec
         self.squash = squash and spec.num_continuous > 0
-        self.categorical_sizes = list(spec.categorical_sizes)
+        # Neighbouring heads of one size share their operations: (heads, choices of each).
+        self._blocks = [(len(list(heads)), size) for size, heads in itertools.groupby(spec.categorical_sizes)]
         self.num_discrete = spec.num_discrete
         self.num_continuous = spec.num_continuous
         self.num_logits = spec.mask_size
@@ -147,9 +150,7 @@ class ActionDistribution:
         log_probs = self._log_softmaxes(logits)
         total = self._gaussian_log_prob(mean, log_std, continuous)
         if discrete is not None:
-            for column, head in enumerate(log_probs):
-                choice = discrete[..., column : column + 1].long()
-                total = _add(total, head.gather(-1, choice).squeeze(-1))
+            total = self._add_choices(total, log_probs, discrete)
         assert total is not None
         return Evaluation(total, self._entropy(log_probs, log_std))
 
@@ -168,15 +169,41 @@ class ActionDistribution:
         if self.num_discrete == 1:
             allowed = allowed | ~allowed.any(-1, keepdim=True)
         else:
-            heads = torch.split(allowed, self.categorical_sizes, -1)
-            allowed = torch.cat([head | ~head.any(-1, keepdim=True) for head in heads], -1)
+            blocks = [block | ~block.any(-1, keepdim=True) for block in self._by_head(allowed)]
+            allowed = torch.cat([block.reshape(*allowed.shape[:-1], -1) for block in blocks], -1)
         return torch.where(allowed, logits, _FORBIDDEN)
 
     def _argmax(self, scores: Tensor) -> Tensor:
         if self.num_discrete == 1:
             return scores.argmax(-1, keepdim=True).to(torch.int32)
-        heads = torch.split(scores, self.categorical_sizes, -1)
-        return torch.stack([head.argmax(-1) for head in heads], -1).to(torch.int32)
+        found = [
+            block.argmax(-1, keepdim=heads == 1)
+            for block, (heads, _) in zip(self._by_head(scores), self._blocks, strict=True)
+        ]
+        return torch.cat(found, -1).to(torch.int32)
+
+    def _by_head(self, flat: Tensor) -> list[Tensor]:
+        """From ``[..., sum of all choices]`` to ``[..., heads, choices]`` of each block; no axis for a single head."""
+        if self.num_discrete == 1:
+            return [flat]
+        blocks = torch.split(flat, [heads * size for heads, size in self._blocks], -1)
+        return [
+            block if heads == 1 else block.view(*block.shape[:-1], heads, size)
+            for block, (heads, size) in zip(blocks, self._blocks, strict=True)
+        ]
+
+    def _add_choices(self, total: Tensor | None, log_probs: Sequence[Tensor], discrete: Tensor) -> Tensor | None:
+        """Add the log-probabilities of choices to ``total``."""
+        # log_softmax is one kernel; gather - logsumexp would be eight, which dominates small batches.
+        if self.num_discrete == 1:
+            return _add(total, log_probs[0].gather(-1, discrete.long()).squeeze(-1))
+        choices = torch.split(discrete.long(), [heads for heads, _ in self._blocks], -1)
+        for block, choice, (heads, _) in zip(log_probs, choices, self._blocks, strict=True):
+            if heads == 1:
+                total = _add(total, block.gather(-1, choice).squeeze(-1))
+            else:
+                total = _add(total, block.gather(-1, choice.unsqueeze(-1)).sum((-2, -1)))
+        return total
 
     def _draw(
         self,
@@ -229,10 +256,7 @@ class ActionDistribution:
         total = self._gaussian_log_prob(mean, log_std, continuous)
         if logits is not None:
             assert discrete is not None
-            for column, head in enumerate(torch.split(logits, self.categorical_sizes, -1)):
-                # log_softmax is one kernel; gather - logsumexp would be eight, which dominates small batches.
-                choice = discrete if self.num_discrete == 1 else discrete[..., column : column + 1]
-                total = _add(total, head.log_softmax(-1).gather(-1, choice.long()).squeeze(-1))
+            total = self._add_choices(total, self._log_softmaxes(logits), discrete)
         assert total is not None
         return total
 
@@ -253,12 +277,12 @@ class ActionDistribution:
     def _log_softmaxes(self, logits: Tensor | None) -> tuple[Tensor, ...]:
         if logits is None:
             return ()
-        return tuple(head.log_softmax(-1) for head in torch.split(logits, self.categorical_sizes, -1))
+        return tuple(block.log_softmax(-1) for block in self._by_head(logits))
 
     def _entropy(self, log_probs: tuple[Tensor, ...], log_std: Tensor | None) -> Tensor:
         total: Tensor | None = None
-        for head in log_probs:
-            total = _add(total, -(head.exp() * head).sum(-1))
+        for block, (heads, _) in zip(log_probs, self._blocks, strict=True):
+            total = _add(total, -(block.exp() * block).sum(-1 if heads == 1 else (-2, -1)))
         if log_std is not None:
             total = _add(total, (log_std + (_HALF_LOG_TAU + 0.5)).sum(-1))
         assert total is not None
