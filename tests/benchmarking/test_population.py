@@ -24,7 +24,7 @@ def test_every_number_of_policies_is_measured(
 ) -> None:
     monkeypatch.setattr(population, "_ROUNDS", 1)
     monkeypatch.setattr(population, "COUNTS", (1, 12))
-    result: Any = population.run("gym/CartPole-v1", seconds=0.5, overrides=SMALL)
+    result: Any = population.run("gym/CartPole-v1", seconds=2.0, overrides=SMALL)
     assert set(result["policies"]) == {"1", "12"}
     assert min(result["policies"].values()) > 0
     assert result["loss_12"] == pytest.approx(1 - result["policies"]["12"] / result["policies"]["1"])

@@ -167,7 +167,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., rollmill
             {"off_policy.noise_kind": "ou", "inference.num_workers": 2, "env.max_episode_steps": 40},
             marks=slow,
         ),
-        pytest.param("gym/CartPole-v1", "sac", {"replay.weights": "global", "replay.stratified": True}, marks=slow),
+        pytest.param(
+            "gym/CartPole-v1",
+            "sac",
+            {"replay.priorities": "proportional", "replay.weights": "global", "replay.stratified": True},
+            marks=slow,
+        ),
         pytest.param(
             "atari/pong",
             "dqn",
