@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from minigrid.envs import MemoryEnv
 
-from rollmill.envs.minigrid import WithoutMission
+from rollmill.envs.minigrid import Numbers
 
 _VIEW = 3
 _LEFT_RIGHT_FORWARD = 3
@@ -29,7 +29,7 @@ class BesideTheHint(gymnasium.Wrapper[Any, Any, Any, Any]):
         Args:
             size: Cells of its width and height; odd, at least 7.
         """
-        super().__init__(WithoutMission(MemoryEnv(size=size, agent_view_size=_VIEW), direction=False))
+        super().__init__(Numbers(MemoryEnv(size=size, agent_view_size=_VIEW), direction=False))
         self.action_space = gymnasium.spaces.Discrete(_LEFT_RIGHT_FORWARD)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

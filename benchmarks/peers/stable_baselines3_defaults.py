@@ -73,9 +73,9 @@ def _maker(family: str, id: str) -> Callable[[], gymnasium.Env[Any, Any]]:
     if family == "minigrid":
         import minigrid  # noqa: F401  (registers the environments)
 
-        from rollmill.envs.minigrid import WithoutMission
+        from rollmill.envs.minigrid import Numbers
 
-        return lambda: WithoutMission(gymnasium.make(id))
+        return lambda: Numbers(gymnasium.make(id))
     if family == "vizdoom":
         from rollmill.envs import vizdoom
         from rollmill.envs.config import EnvConfig, VizdoomOptions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -27,6 +28,18 @@ def test_the_interface_decides_how_an_environment_is_stepped() -> None:
     assert is_multi_agent(Rounds())
     assert takes_turns(Rounds())
     assert isinstance(with_numbers(Rounds(), AGENTS), TurnTakers)
+
+
+class OneSide(gymnasium.Env[Any, Any]):
+    """One player of a game whose agents it tells."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+    possible_agents = AGENTS
+
+
+def test_an_environment_of_gymnasium_has_one_agent() -> None:
+    assert not is_multi_agent(OneSide())
 
 
 def test_an_environment_that_selects_agents_is_one_in_which_they_take_turns() -> None:

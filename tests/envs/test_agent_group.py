@@ -135,6 +135,24 @@ def test_a_time_limit_pays_what_agents_have_earned_since_their_last_turn() -> No
     np.testing.assert_allclose(outcome.episode_return[cut], paid[cut])
 
 
+class Fatal(LongRounds):
+    """The first action ends the last agent, which is not told before its turn."""
+
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        self.terminations[AGENTS[-1]] = True
+
+
+def test_an_agent_that_has_terminated_before_a_time_limit_is_not_truncated() -> None:
+    into, outcome = views(Rounds, "test/fatal", 1)
+    group = AgentGroup(Fatal, agents=AGENTS, num_envs=1, seeds=[5], max_episode_steps=2)
+    group.reset(into)
+    while not outcome.truncated.any():
+        assert into.action_mask is not None
+        group.step(into.action_mask.argmax(axis=1)[:, None].astype(np.int32), None, into, outcome)
+    assert not outcome.truncated[-1]
+
+
 class Abrupt(LongRounds):
     """Ends an episode by removing all agents at once."""
 

@@ -83,4 +83,5 @@ def test_without_a_budget_the_first_failure_is_the_last() -> None:
 def test_a_rebuilt_environment_has_a_seed_of_its_own() -> None:
     seeds = {seed_of_rebuild(seed, rebuilds) for seed in range(10) for rebuilds in range(1, 5)}
     assert len(seeds) == 40
+    assert max(seeds) < 2**31
     assert not seeds & set(range(10))

@@ -72,6 +72,15 @@ def test_what_is_no_number_is_refused_once_by_name():
     assert metrics.take() == EnvMetrics({}, {}, {})
 
 
+def test_lists_of_unequal_length_and_endless_numbers_are_refused():
+    metrics = InfoMetrics()
+    metrics.add_rows({"path": [[1], [1, 2]], "x": np.array([1.0, 2.0])}, 2)
+    metrics.add({"n": 10**400}, 0)
+    found = metrics.take()
+    assert found.sums == {"x": (3.0, 2)}
+    assert set(found.refused) == {"path", "n"}
+
+
 def test_nan_says_that_there_is_nothing():
     metrics = InfoMetrics()
     metrics.add({"a": float("nan"), "b": np.float32("nan")}, 0)

@@ -200,6 +200,49 @@ def test_a_mask_that_disappears_raises(harness):
         )
 
 
+class Sometimes(MaskedEnv):
+    """Gives a mask at each step, or after a reset alone."""
+
+    def __init__(self, gives):
+        super().__init__()
+        self.gives = gives
+
+    def _show(self):
+        x, info = super()._show()
+        return x, info if self.gives or self.t == 0 else {}
+
+
+def test_a_row_of_a_vector_that_gives_no_mask_is_named(harness):
+    env = MaskedEnv()
+    vector = VectorGroup(lambda seeds: SyncVectorEnv([lambda: Sometimes(True), lambda: Sometimes(False)]), seeds=[0, 1])
+    with pytest.raises(InvalidActionMask, match=r"environment 1.*with every reset and every step"):
+        harness.run(vector, observation_specs(env.observation_space), action_spec(env.action_space), 5, mask_size=3)
+
+
+class Last(gymnasium.Env):
+    """Has no mask in its final observation, which is a dict."""
+
+    observation_space = spaces.Dict(x=spaces.Box(0, 9, (1,), np.float32), action_mask=spaces.MultiBinary(3))
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return {"x": np.zeros(1, np.float32), "action_mask": np.array([1, 0, 0], np.int8)}, {}
+
+    def step(self, action):
+        self.t += 1
+        shown = {"x": np.full(1, self.t, np.float32), "action_mask": np.array([1, 0, 0], np.int8)}
+        if self.t == 3:
+            del shown["action_mask"]
+        return shown, 0.0, self.t == 3, False, {}
+
+
+def test_a_final_dict_may_lack_its_mask(harness):
+    group = PythonGroup(Last, num_envs=1, seeds=[0])
+    data = harness.run(group, observation_specs(Last.observation_space), action_spec(Last.action_space), 9, mask_size=3)
+    assert data.terminated.sum() == 2
+
+
 def test_masks_of_several_heads_may_come_as_a_tuple(harness):
     class TwoHeads(MaskedEnv):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""MiniGrid's environments: without their missions, and which ids there are."""
+"""MiniGrid's environments: what they show, and which ids there are."""
 
 import gymnasium
 import numpy as np
@@ -9,6 +9,7 @@ from rollmill.envs import minigrid
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import UnknownEnvironment
 from rollmill.envs.factory import make_group, probe
+from rollmill.envs.words import hashed_words
 
 pytest.importorskip("minigrid")
 EMPTY = "MiniGrid-Empty-5x5-v0"
@@ -32,10 +33,10 @@ def test_an_unknown_id_suggests_similar_ones():
 
 
 @pytest.mark.parametrize("direction", [True, False])
-def test_the_mission_is_removed_and_the_image_has_its_true_bounds(direction):
+def test_a_mission_that_never_changes_is_left_out_and_the_image_has_its_true_bounds(direction):
     minigrid.ids()  # Registers them.
     plain = gymnasium.make(EMPTY, disable_env_checker=True)
-    env = minigrid.WithoutMission(gymnasium.make(EMPTY, disable_env_checker=True), direction)
+    env = minigrid.Numbers(gymnasium.make(EMPTY, disable_env_checker=True), direction)
     image = spaces.Box(0, 10, (7, 7, 3), np.uint8)
     expected = spaces.Dict(image=image, direction=spaces.Discrete(4)) if direction else image
     assert env.observation_space == expected
@@ -48,6 +49,29 @@ def test_the_mission_is_removed_and_the_image_has_its_true_bounds(direction):
             assert set(shown) == {"image", "direction"}
             assert shown["direction"] == whole["direction"]
         shown, whole = env.step(1)[0], plain.step(1)[0]
+
+
+@pytest.mark.parametrize("id", ["MiniGrid-GoToObject-6x6-N2-v0", "BabyAI-GoToObj-v0"])
+def test_a_mission_that_changes_is_shown_as_hashed_words(id):
+    minigrid.ids()
+    plain = gymnasium.make(id, disable_env_checker=True)
+    env = minigrid.Numbers(gymnasium.make(id, disable_env_checker=True))
+    seen = set()
+    for seed in range(8):
+        whole, _ = plain.reset(seed=seed)
+        shown, _ = env.reset(seed=seed)
+        assert env.observation_space.contains(shown)
+        np.testing.assert_array_equal(shown["mission"], hashed_words(whole["mission"]))
+        np.testing.assert_array_equal(env.step(1)[0]["mission"], shown["mission"])
+        seen.add(whole["mission"])
+    assert len(seen) > 2
+    assert set(minigrid.Numbers(plain, mission=False).observation_space) == {"image", "direction"}
+
+
+def test_tasks_with_and_without_missions_share_a_network():
+    names = ("minigrid/MiniGrid-GoToObject-6x6-N2-v0", f"minigrid/{EMPTY}")
+    spec = probe(EnvConfig(name=",".join(names), tasks=names))
+    assert set(spec.observation) == {"image", "direction", "mission"}
 
 
 def test_presentation(harness):

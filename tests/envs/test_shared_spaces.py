@@ -76,6 +76,13 @@ def test_entries_of_dicts_are_padded_one_by_one_and_masks_forbid_the_padding() -
     assert found.pad({"observation": given["observation"]}, 0).keys() == {"observation"}
 
 
+def test_the_largest_integers_are_still_bounds_of_integers() -> None:
+    for dtype in (np.int64, np.uint64):
+        boxes = [spaces.Box(0, np.iinfo(dtype).max, (size,), dtype) for size in (3, 5)]
+        found = shared([*boxes], [spaces.Discrete(2)] * 2).observation
+        assert (int(found.low.min()), int(found.high.max())) == (0, np.iinfo(dtype).max)  # type: ignore[attr-defined]
+
+
 def test_a_mask_may_stand_in_the_info() -> None:
     assert mask_in(np.zeros(2), {"action_mask": [1, 0]}) == [1, 0]
     assert mask_in(np.zeros(2), {}) is None

@@ -208,9 +208,25 @@ def test_unfit_later_observation_raises(space, observation, message):
     views = {name: np.zeros((2, *spec.shape), spec.dtype) for name, spec in codec.specs.items()}
     with pytest.raises(UnsupportedSpace, match=message):
         codec.write_row(observation, 1, views)
-    if np.shape(observation) == space.shape:  # a batch is reshaped
-        with pytest.raises(UnsupportedSpace):
-            codec.write(np.stack([observation, observation]), views)
+    with pytest.raises(UnsupportedSpace):
+        codec.write(np.stack([observation, observation]), views)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64, np.int64])
+def test_choices_of_any_dtype_are_written(dtype):
+    space = spaces.Dict(one=spaces.Discrete(3, dtype=np.int64), several=spaces.MultiDiscrete([3, 4], dtype=dtype))
+    codec = ObservationCodec(space)
+    views = {name: np.zeros((1, *spec.shape), spec.dtype) for name, spec in codec.specs.items()}
+    codec.write_row({"one": np.uint64(2), "several": np.array([1, 3], dtype)}, 0, views)
+    assert views["one"][0].tolist() == [0, 0, 1]
+    assert views["several"][0].tolist() == [0, 1, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3), (4, 3, 2), (24,)])
+def test_a_batch_with_its_axes_in_another_order_is_refused(shape):
+    codec = ObservationCodec(spaces.Box(-9, 9, (3, 4), np.float32))
+    with pytest.raises(UnsupportedSpace, match="the batch of 2 rows has shape"):
+        codec.write(np.zeros(shape, np.float32), {"obs": np.zeros((2, 3, 4), np.float32)})
 
 
 class Late(gymnasium.Env):

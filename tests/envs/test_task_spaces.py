@@ -100,6 +100,22 @@ def test_an_observation_that_is_no_dict_is_the_entry_obs_beside_one_that_is() ->
     assert found == spaces.Dict(obs=spaces.Box(-3, 3, (2,)), extra=TWO)
 
 
+def test_entries_of_tuples_are_joined_one_by_one() -> None:
+    given = [spaces.Tuple((spaces.Box(-1, 1, (size,), np.float32), TWO)) for size in (2, 3)]
+    found = shared_observation(["a", "b"], given, with_task=False)
+    assert {name: spec.shape for name, spec in observation_specs(found).items()} == {"0": (3,), "1": (2,)}
+
+
+def test_dicts_of_actions_in_another_order_do_not_lose_choices() -> None:
+    first = spaces.Dict(move=spaces.Discrete(3), aim=spaces.Discrete(5))
+    second = spaces.Dict({"aim": spaces.Discrete(5), "move": spaces.Discrete(3)})
+    specs = [action_spec(first), action_spec(second)]
+    assert first == second
+    shared = action_spec(shared_action(["a", "b"], [first, second], specs))
+    for own in specs:
+        assert choices_of_task(own, shared).sum() == 8
+
+
 def test_a_mask_in_the_observation_is_not_shared() -> None:
     masked = spaces.Dict(obs=BOX, action_mask=spaces.MultiBinary(2))
     assert observation_of(masked, spaces.Dict(obs=BOX, action_mask=spaces.MultiBinary(3))) == spaces.Dict(obs=BOX)

@@ -68,6 +68,7 @@ def test_a_wrapper_of_the_user_s_is_named_with_its_module() -> None:
         ("NormalizeReward", r"use model\.normalise_returns"),
         ("Autoreset", "resets environments itself"),
         ("TimeLimit(10)", r"env\.max_episode_steps"),
+        ("gymnasium.wrappers.NormalizeObservation", r"use model\.normalise_observations"),
         ("json.NoSuch", r"there is no wrapper json\.NoSuch"),
     ],
 )
@@ -114,6 +115,9 @@ def test_code_and_files_that_wrappers_name_need_trust() -> None:
     assert not named_code(config("ClipReward(-1, 1), FlattenObservation"))
     assert "my_module.B" in named_code(config("my_module.B"))
     assert "RecordVideo" in named_code(config("RecordVideo('/tmp/x')"))
+    assert "RecordVideo" in named_code(config("RecordVideo(b'/tmp/x')"))
+    assert "RescaleObservation" in named_code(config("RescaleObservation((0, 'x'), {'a': 1})"))
+    assert not named_code(config("RescaleObservation((0, 1), [2, None])"))
 
 
 def test_a_run_trains_and_is_evaluated_with_them(tmp_path: Path) -> None:

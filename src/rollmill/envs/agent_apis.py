@@ -11,7 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.errors import UnsupportedSpace
@@ -54,6 +57,10 @@ class Agents(Protocol):
 
     def observe(self, agent: int) -> tuple[Any, Any]:
         """Return an agent's present observation and info, whether or not it acts."""
+        ...
+
+    def has_terminated(self, agent: int) -> bool:
+        """Whether an agent has terminated by now, although no turn has told so."""
         ...
 
     def owed(self, agent: int) -> Any:
@@ -131,6 +138,10 @@ class ParallelAgents:
         observations, infos = self._seen
         name = self._agents[agent]
         return observations[name], infos.get(name, {})
+
+    def has_terminated(self, agent: int) -> bool:
+        """See :class:`Agents`: never, because every step tells about all agents."""
+        return False
 
     def owed(self, agent: int) -> Any:
         """See :class:`Agents`: nothing, because every step pays all agents."""
@@ -264,6 +275,10 @@ class TurnTakers:
         name = self._agents[agent]
         return self.env.observe(name), self.env.infos.get(name, {})
 
+    def has_terminated(self, agent: int) -> bool:
+        """See :class:`Agents`: it may have, but is told so at its next turn."""
+        return bool(self.env.terminations.get(self._agents[agent], False))
+
     def owed(self, agent: int) -> Any:
         """See :class:`Agents`."""
         try:
@@ -385,7 +400,12 @@ def names_of(env: Any) -> tuple[str, ...]:
 
 
 def is_multi_agent(env: Any) -> bool:
-    """Whether an environment has PettingZoo's interface, rather than Gymnasium's."""
+    """Whether an environment has PettingZoo's interface, rather than Gymnasium's.
+
+    Some of Gymnasium's have agents, too, of a game that they play one side of.
+    """
+    if isinstance(env, gymnasium.Env | VectorEnv) and isinstance(getattr(env, "observation_space", None), spaces.Space):
+        return False
     return hasattr(env, "possible_agents")
 
 

@@ -263,7 +263,9 @@ class AgentGroup:
         if self._ages[index] >= self._limit and not turn.is_over:
             for agent in present:
                 if agent not in ended:
-                    ended[agent] = False, True
+                    # In games whose agents act in turn, one may have ended without having been told so.
+                    terminated = self._games[index].has_terminated(agent)
+                    ended[agent] = terminated, not terminated
                     if agent not in turn.rewards:
                         rewards[first + agent] = self._games[index].owed(agent)
                     if agent not in turn.shown:

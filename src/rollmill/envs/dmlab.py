@@ -99,6 +99,7 @@ def maker(config: EnvConfig) -> Maker:
         "level_cache": options.level_cache,
         "level_seeds": options.level_seeds,
         "dataset_path": options.dataset_path,
+        "last_step": config.max_episode_steps,
     }
     return Maker(
         env=partial(DmlabEnv, path, **{**arguments, **config.kwargs}),

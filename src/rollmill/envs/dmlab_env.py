@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-import zlib
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -17,6 +14,7 @@ from rollmill.envs.dmlab import missing_engine
 from rollmill.envs.dmlab_cache import LevelCache
 from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.views import Array
+from rollmill.envs.words import WORD_BUCKETS, hashed_words
 
 try:
     import deepmind_lab
@@ -64,8 +62,7 @@ EXTENDED_ACTIONS = (
     (60, 0, 0, 1, 0, 0, 0),  # look far right and go forward
     (0, 0, 0, 0, 1, 0, 0),  # fire
 )
-# Buckets of hashed words, as many as IMPALA's.
-WORD_BUCKETS = 1000
+
 # Seeds of the engine are 32-bit integers; IMPALA draws from the same range.
 _SEEDS = 2**31 - 1
 _PICTURE, _INSTRUCTION = "RGB_INTERLEAVED", "INSTR"
@@ -108,6 +105,7 @@ class DmlabEnv(gymnasium.Env[Any, Any]):
         level_seeds: int | None = None,
         dataset_path: str | None = None,
         settings: Mapping[str, object] | None = None,
+        last_step: int | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Start an engine with the level.
@@ -125,6 +123,7 @@ class DmlabEnv(gymnasium.Env[Any, Any]):
             level_seeds: Number of different seeds that episodes have; None is as many as the engine has.
             dataset_path: Folder of pictures that some levels of PsychLab show.
             settings: More settings of the engine and the level.
+            last_step: The step after which the caller ends an episode; the metrics are given with it.
             render_mode: ``"rgb_array"`` or None; ``render`` returns the last frame.
 
         Raises:
@@ -142,6 +141,7 @@ class DmlabEnv(gymnasium.Env[Any, Any]):
         self._num_seeds = level_seeds or _SEEDS
         self._cache = None if level_cache is None else LevelCache(level_cache)
         self._misses = 0
+        self._steps, self._last_step = 0, last_step
         # The engine takes no other type.
         self._actions = np.array(EXTENDED_ACTIONS if extended_actions else ACTIONS, np.intc)
         self.action_space = spaces.Discrete(len(self._actions))
@@ -178,7 +178,7 @@ class DmlabEnv(gymnasium.Env[Any, Any]):
         before = 0 if self._cache is None else self._cache.misses
         self._lab.reset(seed=int(self.np_random.integers(self._num_seeds)))
         self._misses = 0 if self._cache is None else self._cache.misses - before
-        self._score = 0.0
+        self._score, self._steps = 0.0, 0
         self._look()
         return self._observation(), {}
 
@@ -189,13 +189,14 @@ class DmlabEnv(gymnasium.Env[Any, Any]):
         if not terminated:
             self._look()
         self._score += given
+        self._steps += 1
         reward = clipped(given) if self._clips else given
         # At every step, because a time limit of the run's may make it the last one.
         info: dict[str, Any] = {
             "reward_terms": {"clip": clipped(given) - reward},
             "true_objective": self._score,
         }
-        if terminated and self._cache is not None:
+        if (terminated or self._steps == self._last_step) and self._cache is not None:
             info["metrics"] = {"generated_maps": self._misses}
         return self._observation(), reward, terminated, False, info
 
@@ -228,18 +229,6 @@ def clipped(reward: float) -> float:
     """
     squeezed = 5.0 * math.tanh(reward / 5.0)
     return 0.3 * squeezed if reward < 0 else squeezed
-
-
-def hashed_words(text: str) -> Array:
-    """Return 1 for the bucket of each word of a text and of each pair of neighbouring words, uint8 ``[1000]``.
-
-    Words are compared without case and punctuation. Python's own hash differs between processes, hence CRC-32.
-    """
-    words = re.findall(r"[\w']+", text.lower())
-    found = np.zeros(WORD_BUCKETS, np.uint8)
-    for term in (*words, *map(" ".join, pairwise(words))):
-        found[zlib.crc32(term.encode()) % WORD_BUCKETS] = 1
-    return found
 
 
 def _text(value: object) -> str:

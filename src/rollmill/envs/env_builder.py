@@ -115,10 +115,10 @@ class EnvBuilder:
 
 
 def seed_of_rebuild(seed: int, rebuilds: int) -> int:
-    """The seed of a rebuilt environment, a new one, so that it does not repeat its first episodes.
+    """The seed of a rebuilt environment, below 2^31: a new one, so that it does not repeat its first episodes.
 
     Args:
         seed: The environment's first seed.
         rebuilds: How often it has been rebuilt, this time included.
     """
-    return int(np.random.SeedSequence([seed, rebuilds]).generate_state(1)[0])
+    return int(np.random.SeedSequence([seed, rebuilds]).generate_state(1)[0] >> 1)

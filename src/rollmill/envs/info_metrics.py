@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -85,7 +86,11 @@ class InfoMetrics:
         for name, value in metrics.items():
             if isinstance(name, str) and name.startswith("_") and name[1:] in metrics:
                 continue
-            rows, given = np.asarray(value), metrics.get(f"_{name}")
+            try:
+                rows, given = np.asarray(value), metrics.get(f"_{name}")
+            except ValueError:  # rows of unequal length
+                self._refuse(name, value)
+                continue
             if rows.shape != (num_rows,) or (rows.dtype.kind not in "biuf" and given is None):
                 self._refuse(name, value)
                 continue
@@ -144,7 +149,9 @@ _NOTHING = EnvMetrics({}, {}, {})
 def _number(value: Any) -> float | None:
     """A Python or NumPy number, or an array without axes; None for anything else."""
     if isinstance(value, Real | np.bool_):
-        return float(value)
+        with contextlib.suppress(OverflowError):  # an int without bounds
+            return float(value)
+        return None
     if isinstance(value, np.ndarray) and not value.shape and value.dtype.kind in "biuf":
         return float(value)
     return None

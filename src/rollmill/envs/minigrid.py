@@ -12,40 +12,60 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.gym import bare
+from rollmill.envs.words import WORD_BUCKETS, hashed_words
 from rollmill.extras import install_command
 
 
-class WithoutMission(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Removes the mission's text, leaving a dict of ``"image"`` (uint8 ``[7, 7, 3]``) and ``"direction"`` (0..3).
+class Numbers(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """MiniGrid's observations without text: a dict of ``"image"`` and, if asked for, ``"direction"`` and ``"mission"``.
 
-    The image's entries are indices of an object, a colour and a state; the space has their true bounds.
+    ``"image"`` is uint8 ``[7, 7, 3]``: indices of an object, a colour and a state; the space has their true bounds.
+    ``"direction"`` is 0 to 3, the agent's compass direction. ``"mission"`` is uint8 ``[1000]``, 1 for the bucket of
+    each word of the mission and of each pair of neighbouring words (:func:`hashed_words`). An image alone is no dict.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], direction: bool = True) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], direction: bool = True, mission: bool | None = None) -> None:
         """Wrap.
 
         Args:
             env: A MiniGrid environment.
-            direction: Whether the agent's compass direction is included; otherwise the observation is the image.
+            direction: Whether the direction is included.
+            mission: Whether the mission is included; None: if it differs between episodes.
         """
         super().__init__(env)
         from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
-        assert isinstance(env.observation_space, spaces.Dict)
+        given = env.observation_space
+        assert isinstance(given, spaces.Dict)
         high = max(*OBJECT_TO_IDX.values(), *COLOR_TO_IDX.values(), *STATE_TO_IDX.values())
-        shape = env.observation_space["image"].shape
+        shape = given["image"].shape
         assert shape is not None
-        image = spaces.Box(0, high, shape, np.uint8)
-        self._direction = direction
-        self.observation_space = (
-            spaces.Dict({"image": image, "direction": env.observation_space["direction"]}) if direction else image
-        )
+        entries: dict[str, spaces.Space[Any]] = {"image": spaces.Box(0, high, shape, np.uint8)}
+        if direction:
+            entries["direction"] = given["direction"]
+        if has_missions(given) if mission is None else mission:
+            entries["mission"] = spaces.Box(0, 1, (WORD_BUCKETS,), np.uint8)
+        self._names = list(entries)
+        self.observation_space = spaces.Dict(entries) if len(entries) > 1 else entries["image"]
+        self._mission, self._words = "", hashed_words("")
 
     def observation(self, observation: Any) -> Any:
-        """Remove the mission, and the direction if it is not included."""
-        if self._direction:
-            return {"image": observation["image"], "direction": observation["direction"]}
-        return observation["image"]
+        """Leave out what is not included, and turn the mission into numbers."""
+        if len(self._names) == 1:
+            return observation["image"]
+        found = {name: observation[name] for name in self._names}
+        if "mission" in found:
+            if found["mission"] != self._mission:
+                self._mission, self._words = found["mission"], hashed_words(found["mission"])
+            found["mission"] = self._words
+        return found
+
+
+def has_missions(space: spaces.Dict) -> bool:
+    """Whether the missions of a MiniGrid environment differ between episodes."""
+    mission = space["mission"]
+    # BabyAI's have a class of their own, which accepts any text.
+    return bool(getattr(mission, "ordered_placeholders", None)) or type(mission).__name__ == "BabyAIMissionSpace"
 
 
 def ids() -> list[str]:
@@ -68,7 +88,9 @@ def check_id(id: str) -> None:
 
 
 def maker(config: EnvConfig) -> Maker:
-    """Build a MiniGrid environment without its mission text; ``kwargs`` may set ``direction`` (``WithoutMission``).
+    """Build a MiniGrid environment with numbers instead of text.
+
+    ``config.kwargs`` may set ``direction`` and ``mission`` (see :class:`Numbers`); others go to the environment.
 
     Raises:
         UnknownEnvironment: MiniGrid has no such id.
@@ -78,9 +100,10 @@ def maker(config: EnvConfig) -> Maker:
     check_id(id)
     kwargs: dict[str, Any] = dict(config.kwargs)
     direction = bool(kwargs.pop("direction", True))
+    mission = kwargs.pop("mission", None)
 
     def env() -> Any:
-        return WithoutMission(bare(gymnasium.make(id, disable_env_checker=True, **kwargs)), direction)
+        return Numbers(bare(gymnasium.make(id, disable_env_checker=True, **kwargs)), direction, mission)
 
     return Maker(
         env=env,

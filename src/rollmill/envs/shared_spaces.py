@@ -108,8 +108,9 @@ def _padded(name: str, given: Sequence[spaces.Space[Any]], what: str) -> spaces.
             "supersuit.pad_observations_v0"
         )
     shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
-    low = min(0.0, *(float(np.min(getattr(space, "low", 0))) for space in given))
-    high = max(0.0, *(float(np.max(getattr(space, "high", 1))) for space in given))
+    # Numbers of the spaces' own kind: the largest int64 is no float.
+    low = min(0, *(np.min(getattr(space, "low", 0)).item() for space in given))
+    high = max(0, *(np.max(getattr(space, "high", 1)).item() for space in given))
     dtype = first.dtype
     assert dtype is not None
     return spaces.Box(np.full(shape, low, dtype), np.full(shape, high, dtype), shape, dtype.type)

@@ -47,6 +47,12 @@ class Choices(NamedTuple):
         return found
 
 
+def _choices(start: Any, n: Any) -> Choices:
+    """The choices of one or several blocks; unsigned numbers of a space would not subtract or index as signed ones."""
+    least, sizes = (np.atleast_1d(np.asarray(values)).ravel().astype(np.int64) for values in (start, n))
+    return Choices(least, sizes, np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64))
+
+
 class Leaf(NamedTuple):
     """An entry of an observation.
 
@@ -90,11 +96,10 @@ def _make_leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any])
         return Leaf(name, path, ArraySpec(shape=space.shape, dtype="int8", low=0, high=1), None, space)
     if isinstance(space, spaces.Discrete):
         spec = ArraySpec(shape=(int(space.n),), dtype="float32", low=0, high=1, one_hot=True)
-        return Leaf(name, path, spec, Choices(np.array([space.start]), np.array([space.n]), np.array([0])), space)
+        return Leaf(name, path, spec, _choices(space.start, space.n), space)
     if isinstance(space, spaces.MultiDiscrete):
-        nvec = space.nvec.ravel()
-        choices = Choices(np.asarray(space.start).ravel(), nvec, np.concatenate([[0], np.cumsum(nvec)[:-1]]))
-        spec = ArraySpec(shape=(int(nvec.sum()),), dtype="float32", low=0, high=1, one_hot=True)
+        choices = _choices(space.start, space.nvec)
+        spec = ArraySpec(shape=(int(choices.n.sum()),), dtype="float32", low=0, high=1, one_hot=True)
         return Leaf(name, path, spec, choices, space)
     raise UnsupportedSpace(
         f"observation {name!r} is {space}: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those are "
@@ -177,7 +182,7 @@ class ObservationCodec:
             view = views[leaf.name]
             array = np.asarray(_entry(leaf, observation))
             if leaf.choices is None:
-                if array.size != view.size:
+                if array.shape != view.shape and not _is_alike(leaf, array.shape[1:], array.size == view.size):
                     raise _misfit(leaf, f"the batch of {len(view)} rows has shape {array.shape}")
                 if array.dtype != view.dtype:
                     _check_numbers(leaf, array)
@@ -229,8 +234,8 @@ class ObservationCodec:
                 raise _misfit(leaf, f"it is {array.tolist()}")
 
     def mask_of(self, observation: Any) -> Any:
-        """Return the raw mask in an observation (only with ``has_mask``)."""
-        return observation[ACTION_MASK]
+        """Return the raw mask in an observation (only with ``has_mask``); None if it has none, as a final one may."""
+        return observation.get(ACTION_MASK)
 
 
 def _entry(leaf: Leaf, observation: Any) -> Any:
@@ -245,9 +250,14 @@ def _entry(leaf: Leaf, observation: Any) -> Any:
 
 
 def _check_shape(leaf: Leaf, array: Array) -> None:
-    shape = leaf.space.shape or ()
-    if array.shape != shape and not (array.size == 1 and shape in ((), (1,))):
+    if array.shape != (leaf.space.shape or ()) and not _is_alike(leaf, array.shape, array.size == 1):
         raise _misfit(leaf, f"it has shape {array.shape}")
+
+
+def _is_alike(leaf: Leaf, shape: tuple[int, ...], has_size: bool) -> bool:
+    """Whether an observation has its space's shape, or is a single number with another number of axes of length 1."""
+    own = leaf.space.shape or ()
+    return has_size and (shape == own or own in ((), (1,)))
 
 
 def _check_numbers(leaf: Leaf, array: Array) -> None:

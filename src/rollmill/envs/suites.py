@@ -10,8 +10,8 @@ from rollmill.scores import ATARI_10, ATARI_57, DMLAB_30
 
 FAMILY = "suite"
 
-# Tasks of MiniGrid that PPO solves from the rewards alone, each within a few million steps by its own; of each kind the
-# smaller ones, two of which (RedBlueDoors, MemoryS7) ask for memory.
+# Tasks of MiniGrid that PPO solves without a bonus for exploration, each within a few million steps by its own; of each
+# kind the smaller ones, two of which (RedBlueDoors, MemoryS7) ask for memory.
 _MINIGRID = (
     "Empty-8x8-v0", "DistShift1-v0", "DoorKey-5x5-v0", "DoorKey-6x6-v0", "Dynamic-Obstacles-6x6-v0", "FourRooms-v0",
     "LavaGapS6-v0", "LavaCrossingS9N1-v0", "SimpleCrossingS9N1-v0", "MultiRoom-N2-S4-v0", "Unlock-v0",

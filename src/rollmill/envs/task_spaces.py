@@ -92,7 +92,7 @@ def shared_observation(names: Sequence[str], given: Sequence[Space], *, with_tas
     bare = [without_mask(space) for space in given]
     if any(isinstance(space, spaces.Dict) and TASK in space.spaces for space in bare):
         raise UnsupportedSpace(f"a task has an observation entry {TASK!r}, which says which task it is: rename it")
-    is_plain = not any(isinstance(space, spaces.Dict) for space in bare)
+    is_plain = not any(isinstance(space, spaces.Dict | spaces.Tuple) for space in bare)
     if is_plain and not with_task:
         return _joined(names, bare, "obs")
     entries = [_entries(space) for space in bare]
@@ -115,7 +115,8 @@ def shared_action(names: Sequence[str], given: Sequence[Space], specs: Sequence[
         specs: Their actions.
     """
     first = given[0]
-    if all(space == first for space in given):
+    # Dicts are equal whatever the order of their entries, which is that of the heads.
+    if all(space == first for space in given) and all(spec == specs[0] for spec in specs):
         return first
     sizes = [max(column) for column in zip_longest(*(spec.categorical_sizes for spec in specs), fillvalue=1)]
     lows = [_bounds(spec, "low") for spec in specs]

@@ -55,9 +55,18 @@ def _places_of(name: str, env: EnvConfig) -> dict[str, str | None]:
 def wrapping_code(wrappers: str) -> str:
     """Describe the code that ``env.wrappers`` runs; empty for Gymnasium's own with numeric arguments."""
     for call in parse_wrappers(wrappers):
-        if call.is_own or any(isinstance(value, str) for value in (*call.args, *call.kwargs.values())):
+        if call.is_own or not all(map(_is_numeric, (*call.args, *call.kwargs.values()))):
             return f"it wraps the environment in {call.name} (env.wrappers), which may run code or write files"
     return ""
+
+
+def _is_numeric(value: object) -> bool:
+    """Whether a value consists of numbers alone."""
+    if isinstance(value, dict):
+        return all(map(_is_numeric, value.values()))
+    if isinstance(value, list | tuple | set):
+        return all(map(_is_numeric, value))
+    return value is None or isinstance(value, bool | int | float)
 
 
 def is_built_in(name: str) -> bool:

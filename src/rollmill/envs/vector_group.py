@@ -294,12 +294,15 @@ class VectorGroup:
         # With NEXT_STEP a masked row's action is ignored; with the other modes it is the first of the next episode,
         # whose mask the vector has returned already.
         ignored = self._masked if self._mode == "next_step" else np.zeros(self.num_rows, bool)
+        # Gymnasium's vectors fill in zeros for environments that give no mask.
+        given = None if self._codec.has_mask else info.get(f"_{ACTION_MASK}")
         is_array = isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf" and raw.shape == into.action_mask.shape
         if is_array:
-            np.copyto(into.action_mask, raw, where=rows[:, None], casting="unsafe")
-            rows = np.zeros_like(rows)  # None is left.
+            whole = rows if given is None else rows & given
+            np.copyto(into.action_mask, raw, where=whole[:, None], casting="unsafe")
+            rows = rows & ~whole
         for row in np.flatnonzero(rows).tolist():
-            if raw is not None:
+            if raw is not None and (given is None or given[row]):
                 into.action_mask[row] = self._checks.read_mask(_row_of(raw, row), row)
             elif ignored[row]:
                 into.action_mask[row] = True

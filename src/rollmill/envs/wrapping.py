@@ -77,4 +77,7 @@ def _find(call: WrapperCall) -> Callable[..., Any]:
         near = difflib.get_close_matches(call.name, known, n=2, cutoff=0.5)
         hint = f"; did you mean {' or '.join(near)}?" if near else f"; {EXAMPLE}."
         raise ConfigError(f"env.wrappers: there is no wrapper {call.name}{hint}")
+    for name, why in _REFUSED.items():
+        if found is getattr(gymnasium.wrappers, name, None):  # by its whole name
+            raise ConfigError(f"env.wrappers: {call.name} cannot be used: {why}.")
     return cast("Callable[..., Any]", found)

@@ -18,6 +18,7 @@ from rollmill.envs.errors import RollmillEnvError
 from rollmill.envs.factory import make_env, make_group, probe, resolve_maker, rows_of_group
 from rollmill.envs.player_group import PlayerGroup
 from rollmill.envs.python_group import PythonGroup
+from rollmill.envs.registry import find_registration
 from rollmill.envs.space_data import SavedSpaces
 from rollmill.envs.vector_group import VectorGroup
 from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
@@ -172,7 +173,7 @@ def open_stage(
     config = replace(config, on_failure="stop")
     maker = resolve_maker(config)
     skip = maker.frameskip
-    if config.name.startswith("atari/"):
+    if config.name.startswith("atari/") and find_registration(config.name) is None:
         twin = _Twin(config, seed)
         return Stage(make_group(config, 1, [seed], box=box), twin.picture, _ATARI_FRAMES_PER_SECOND / skip, twin)
     if not has_display():
