@@ -69,8 +69,10 @@ def test_runs_that_all_fail_alike_end_the_campaign(
     jobs = [Job(f"broken_{place}", preset, {"seed": place}) for place in range(4)]
     with open_campaign(tmp_path / "campaign", "suite", {}) as campaign:
         campaign.add(jobs)
-        with pytest.raises(CampaignError, match=r"(?s)first 3 runs .*failed in the same way: .*NoSuchEnv.*\n.*--retry"):
+        told = r"(?s)first 3 runs .*failed in the same way: .*NoSuchEnv.*\n.*--retry"
+        with pytest.raises(CampaignError, match=told) as raised:
             run_all(campaign, Listed(jobs), jobs=1, title="test", quiet=True)
+        assert not raised.value.is_usage  # type: ignore[attr-defined]
         statuses = [campaign.records[job.name].status for job in jobs]
     assert statuses == ["failed", "failed", "failed", "waiting"]
 

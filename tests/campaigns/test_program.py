@@ -9,7 +9,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from rollmill.campaigns.program import name_of, with_own_code
+from rollmill.campaigns.program import with_own_code
 
 SCRIPT = """
 import gymnasium, numpy
@@ -31,11 +31,6 @@ class Own(gymnasium.Env[int, int]):
     """Of a module, as of this test."""
 
 
-def test_names_stay_and_classes_get_one() -> None:
-    assert name_of("gym/CartPole-v1") == "gym/CartPole-v1"
-    assert name_of(Own) == f"{__name__}:Own"
-
-
 def test_what_is_built_in_imports_nothing() -> None:
     assert with_own_code("gym/CartPole-v1", {"seed": 1}, algo=None, protocol=None) == {"seed": 1}
     assert with_own_code(Own, {"env.imports": ("mine",)}, algo=None, protocol=None) == {"env.imports": ("mine",)}
@@ -47,10 +42,10 @@ def test_a_class_of_a_script_is_imported_from_it(tmp_path: Path) -> None:
         "import gymnasium\nimport rollmill.campaigns.program as program\n"
         "class Own(gymnasium.Env): pass\n"
         "if __name__ == '__main__':\n"
-        "    print(program.name_of(Own), *program.with_own_code(Own, {}, algo=None, protocol=None)['env.imports'])\n"
+        "    print(*program.with_own_code(Own, {}, algo=None, protocol=None)['env.imports'])\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["script:Own", str(script)]
+    assert done.stdout.split() == [str(script)]
 
 
 def test_a_class_of_a_prompt_is_refused() -> None:

@@ -145,6 +145,19 @@ def test_an_interrupted_run_waits_and_is_resumed_from_its_checkpoint(campaign: C
     assert was_resumed(run_dir)
 
 
+def test_a_run_that_does_not_end_in_order_waits_all_the_same(campaign: Campaign) -> None:
+    job = Job("one", "gym/CartPole-v1", {**SMALL, "total_steps": 100_000_000})
+    campaign.add([job])
+    with RunQueue(campaign, 1) as queue:
+        queue.start(job)
+        queue.running[0].wanted_end = "waiting"
+        os.kill(queue.running[0].process.pid, signal.SIGABRT)
+        record = until_one_ends(queue)
+    assert record.status == "waiting"
+    assert record.error
+    assert_nothing_is_left(campaign.token)
+
+
 def test_a_run_that_others_have_killed_has_failed(campaign: Campaign) -> None:
     job = Job("one", "gym/CartPole-v1", {**SMALL, "total_steps": 100_000_000})
     campaign.add([job])

@@ -143,6 +143,11 @@ def test_a_grid_has_every_point_once() -> None:
     assert steps.grid == (0.1, 0.2, 0.3)
 
 
+def test_arguments_of_the_environment_may_be_texts() -> None:
+    (choices,) = parsed({"env.kwargs.map_name": {"choices": ["4x4", "8", 8, True]}})
+    assert choices.ends == ("4x4", "8", 8, True)
+
+
 def test_whole_numbers_are_real_ones_where_the_setting_is() -> None:
     (choices,) = parsed({"learner.weight_decay": {"choices": [0, 1e-4]}})
     assert [repr(value) for value in choices.ends] == ["0.0", "0.0001"]

@@ -86,6 +86,11 @@ def test_the_command_gives_the_settings_that_were_tried(result: SweepResult) -> 
         "model.mlp_sizes": "64,64",
     }
     assert result.best_settings["model.mlp_sizes"] == [64, 64]
+    assert replace(result, algo="impala", protocol="machado").best_settings == {
+        **result.best_settings,
+        "algo": "impala",
+        "protocol": "machado",
+    }
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ from tests.campaigns.small import (
     was_resumed,
 )
 
+from rollmill.api import make_config
 from rollmill.campaigns.follow import RunFollower
 from rollmill.campaigns.jobs import STATE_FILE, CampaignError, open_campaign
 from rollmill.campaigns.space import SpaceError
-from rollmill.campaigns.study import Study
+from rollmill.campaigns.study import Study, Trial
 from rollmill.campaigns.sweep_result import SweepResult
 from rollmill.campaigns.sweeping import _Plan, _plan, _Trials, sweep
 from rollmill.reporting.metrics import read_metrics
@@ -60,6 +61,17 @@ def test_a_sweep_begins_with_the_environments_arguments() -> None:
     assert known.start == {"env.kwargs.sutton_barto_reward": True, "learner.epochs": 4}
     unknown = plan()
     assert (unknown.start, unknown.outside) == (None, ("env.kwargs.sutton_barto_reward (as the environment has it)",))
+
+
+@pytest.mark.parametrize("chosen", ["4x4", "1", "true", 1])
+def test_a_run_gets_the_text_that_was_chosen(chosen: object) -> None:
+    space = {"env.kwargs.a": {"choices": [chosen, "other"]}}
+    given = {"env.kwargs.b": '"2"'}
+    plan = _plan("gym/CartPole-v1", space, given, algo=None, protocol=None, metric="episode_return")
+    trial = Trial(0, "running", {"env.kwargs.a": chosen}, None, (), {}, "")
+    found = make_config("gym/CartPole-v1", plan.settings(trial, 1)).env.kwargs
+    assert found == {"a": chosen, "b": "2"}
+    assert type(found["a"]) is type(chosen)
 
 
 def test_what_is_searched_may_give_another_setting_its_effect() -> None:

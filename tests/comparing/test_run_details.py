@@ -86,6 +86,7 @@ def test_large_videos_and_links_are_not_embedded(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     with (tmp_path / "videos/large.mp4").open("wb") as file:
         file.truncate(30 * 2**20)
+    (tmp_path / ".writing-7-eval.mp4").write_bytes(b"half a video")
     for number in range(4):
         path = tmp_path / f"{number}.mp4"
         path.write_bytes(b"video")

@@ -55,6 +55,8 @@ def test_the_oldest_network_comes_first_and_other_files_do_not_count(tmp_path: P
     for name in ("steps_5.failed", "steps_000000000007.new", "steps_.pt", "notes.pt"):
         (tmp_path / "evaluations" / name).touch()
     assert steps_of(queue) == [9, 10, 100, 10**12, 10**13]
+    queue.leave({}, 10**14)
+    assert not list((tmp_path / "evaluations").glob("*.new")), "those of a process that was killed are removed"
 
 
 def test_a_resumed_queue_continues_after_what_waits_and_what_was_found(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record
+from rollmill.campaigns.jobs import ENDED, Campaign, CampaignFailedError, Job, Record
 from rollmill.campaigns.progress import CampaignDisplay, Progress, RunProgress
 from rollmill.campaigns.run_queue import RunningJob, RunQueue
 from rollmill.runtime.signals import StopSignals
@@ -106,7 +106,7 @@ def _refuse_the_same_failures(ends: Sequence[Record]) -> None:
     """Raise where nothing but one failure has come of the first runs: the others would fail as well."""
     errors = {_PROCESS.sub("", record.error.partition("\n")[0]) for record in ends}
     if len(ends) >= _SAME_FAILURES and errors != {""} and len(errors) == 1:
-        raise CampaignError(
+        raise CampaignFailedError(
             f"the first {len(ends)} runs have failed in the same way: {ends[0].error}\nCorrect it, and repeat the "
             "command with --retry-failed (retry_failed=True)"
         )

@@ -41,6 +41,12 @@ class CampaignError(ValueError):
     """A campaign cannot be started or continued as it was asked for."""
 
 
+class CampaignFailedError(CampaignError):
+    """A campaign ended because its runs fail or its files cannot be written, not because of what was asked for."""
+
+    is_usage = False
+
+
 @dataclass(frozen=True)
 class Job:
     """A run to be made.
@@ -236,7 +242,7 @@ def refused_files(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CampaignError(
+        raise CampaignFailedError(
             f"{path} cannot be written ({error.strerror or error}): free space or give permission to write there, and "
             "repeat the command, which continues."
         ) from error

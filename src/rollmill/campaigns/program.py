@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollmill.api import make_config
 from rollmill.campaigns.jobs import CampaignError
-from rollmill.envs.registry import register_factory
 from rollmill.regimes.user_code import names_definitions
 from rollmill.runtime.shipping import is_main_importable
 from rollmill.settings.options import full_keys
 from rollmill.settings.run_config import imports_of, own_script
 
 
-def name_of(preset: str | Callable[..., Any]) -> str:
-    """Return the name of what to train, after registering the user's class or function."""
-    return preset if isinstance(preset, str) else register_factory(preset)
-
-
 def with_own_code(
-    preset: str | Callable[..., Any], overrides: Mapping[str, object], *, algo: str | None, protocol: str | None
+    preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]],
+    overrides: Mapping[str, object],
+    *,
+    algo: str | None,
+    protocol: str | None,
 ) -> dict[str, object]:
     """The settings, with the user's script among the modules to import where it has registered what they name.
 
     Args:
-        preset: A name, class or function.
+        preset: As for :func:`rollmill.train`.
         overrides: Settings.
         algo: As in :func:`rollmill.train`.
         protocol: Likewise.
@@ -35,7 +33,7 @@ def with_own_code(
         ValueError: Invalid settings.
     """
     found = dict(overrides)
-    config = make_config(name_of(preset), overrides, algo=algo, protocol=protocol)
+    config = make_config(preset, overrides, algo=algo, protocol=protocol)
     if (imports := imports_of(config)) != config.env.imports:
         return {**full_keys(config, found), "env.imports": imports}
     if imports or own_script() is not None:

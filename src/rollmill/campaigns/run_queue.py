@@ -211,8 +211,11 @@ class RunQueue:
         self._watchdog.remove_group(running.process.pid)
         name = running.job.name
         error = ""
-        if running.wanted_end is not None and code in (0, _EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL):
+        if running.wanted_end is not None:
             status = running.wanted_end
+            if code not in (0, _EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL):
+                # It could not end in time; what it saved before stays.
+                error = _error_of(self._campaign.log_file(name), code, running.log_begins)
             if status == "waiting" and code == 0:
                 status = "done"  # It was complete before the signal came.
         elif code == 0:

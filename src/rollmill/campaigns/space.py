@@ -377,7 +377,8 @@ def _takes(value: object, annotation: object) -> bool:
 def _coerced(value: object, annotation: object, key: str) -> Any:
     """The value as the configuration has it: 0 for a real number is 0.0."""
     try:
-        found = coerce(value, annotation, key, text=isinstance(value, str))
+        # An entry of a mapping may be any JSON value, a text as it is.
+        found = coerce(value, annotation, key, text=isinstance(value, str) and annotation is not object)
     except OptionError as error:
         raise SpaceError(f"the space: {error}") from error
     is_number = isinstance(value, int | float) and isinstance(found, int | float) and math.isfinite(found)

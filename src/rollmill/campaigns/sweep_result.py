@@ -77,8 +77,9 @@ class SweepResult:
 
     @property
     def best_settings(self) -> dict[str, Any]:
-        """The settings of the best trial and those that all share, for ``rollmill.train(preset, **settings)``."""
-        return {**self.fixed, **(self.best.settings if self.best is not None else {})}
+        """The settings of the best trial and what all share, for ``rollmill.train(preset, **settings)``."""
+        chosen = {"algo": self.algo, "protocol": self.protocol}
+        return {**{name: value for name, value in chosen.items() if value is not None}, **self._settings}
 
     @property
     def command(self) -> str:
@@ -86,11 +87,15 @@ class SweepResult:
         words = ["rollmill", "train", self.preset]
         for name, chosen in (("algo", self.algo), ("protocol", self.protocol)):
             words += [] if chosen is None else [f"--{name}", chosen]
-        for key, value in self.best_settings.items():
+        for key, value in self._settings.items():
             text = format_untyped(value) if is_entry(Config, key) else format_value(value)
             option = f"--{key.replace('_', '-')}"
             words += [f"{option}={text}"] if text.startswith("--") else [option, text]
         return shlex.join(words)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {**self.fixed, **(self.best.settings if self.best is not None else {})}
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as JSON data."""

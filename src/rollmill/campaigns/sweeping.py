@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from rollmill.api import check_main_guard, make_config
+from rollmill.api import check_main_guard, make_config, preset_name
 from rollmill.campaigns.driver import run_all
 from rollmill.campaigns.follow import RunFollower, curve_of_metric, known_until, value_at
 from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record, job_name, open_campaign, trial_run_name
-from rollmill.campaigns.program import name_of, with_own_code
+from rollmill.campaigns.program import with_own_code
 from rollmill.campaigns.run_queue import RunningJob
 from rollmill.campaigns.space import Dimension, contains, parse_space, read_space
 from rollmill.campaigns.study import DIRECTIONS, POINTS, PRUNERS, SAMPLERS, Study, Trial, check_installed
@@ -29,7 +29,8 @@ from rollmill.campaigns.sweep_result import SweepResult
 from rollmill.extras import check_extra
 from rollmill.settings.config import Config
 from rollmill.settings.idle import check_evaluated
-from rollmill.settings.options import encode_settings, full_keys
+from rollmill.settings.option_values import format_untyped
+from rollmill.settings.options import encode_settings, full_keys, is_entry
 from rollmill.settings.value_checks import check_choice, check_integer
 
 TRIALS = 20
@@ -37,7 +38,7 @@ METRIC = "episode_return"
 
 
 def sweep(
-    preset: str | Callable[..., Any],
+    preset: str | Callable[..., Any] | Sequence[str | Callable[..., Any]],
     space: Mapping[str, Any] | Path | str,
     *,
     trials: int = TRIALS,
@@ -98,7 +99,7 @@ def sweep(
     check_installed()
     check_extra("plots", "the page of a sweep")
     fixed = with_own_code(preset, overrides, algo=algo, protocol=protocol)
-    name = name_of(preset)
+    name = preset_name(preset)
     plan = _plan(name, space, fixed, algo=algo, protocol=protocol, metric=metric)
     folder = Path(output) if output is not None else Path("runs") / job_name(f"sweep_{name}")
     definition = {
@@ -203,7 +204,12 @@ class _Plan:
 
     def settings(self, trial: Trial, seed: int) -> dict[str, Any]:
         """The settings of a run."""
-        return {**self.fixed, **trial.settings, "seed": seed}
+        # The text of an entry of a mapping is read as JSON where it is some ("1").
+        found = {
+            key: format_untyped(value) if isinstance(value, str) and is_entry(Config, key) else value
+            for key, value in {**self.fixed, **trial.settings}.items()
+        }
+        return {**found, "seed": seed}
 
 
 def _plan(

@@ -128,6 +128,8 @@ def _is_usage(error: Exception) -> bool:
     """Whether the command, a setting or a name was wrong, as opposed to a run that failed."""
     from rollmill.envs import errors
 
+    if not getattr(error, "is_usage", True):
+        return False
     kinds = (ValueError, LookupError, ImportError, FileNotFoundError)
     return isinstance(error, (*kinds, errors.UnknownEnvironment, errors.MissingExtra, errors.UnsupportedSpace))
 

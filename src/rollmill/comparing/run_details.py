@@ -183,5 +183,6 @@ def figures_of_details(details: RunDetails) -> dict[str, Any]:
 def _videos(run_dir: Path) -> list[Path]:
     """Return the newest three videos of a run."""
     found = [path for folder in (run_dir, run_dir / "videos") for path in folder.glob("*.mp4")]
-    found = [path for path in found if path.is_file() and not path.is_symlink()]
+    # One that is being written has a name that begins with a dot.
+    found = [path for path in found if path.name[0] != "." and path.is_file() and not path.is_symlink()]
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:3]

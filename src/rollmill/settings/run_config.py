@@ -20,6 +20,7 @@ from rollmill.settings.options import flatten, from_json, to_json
 from rollmill.settings.policies import LOAD, source_of, with_own_settings
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.missing_runs import why_no_run
+from rollmill.storage.whole_files import write_whole
 from rollmill.tracking.config import TENSORBOARD
 
 CONFIG_FILE = "config.json"
@@ -59,9 +60,8 @@ def write_config(directory: Path, config: Config) -> None:
     eval`` and others, which the script does not start, find it.
     """
     config = replace(config, env=replace(config.env, imports=imports_of(config)))
-    aside = directory / f"{CONFIG_FILE}.new"
-    aside.write_text(json.dumps(signed(to_json(config)), indent=2) + "\n")
-    aside.replace(directory / CONFIG_FILE)
+    content = json.dumps(signed(to_json(config)), indent=2) + "\n"
+    write_whole(directory / CONFIG_FILE, content.encode(), directory / f"{CONFIG_FILE}.new")
 
 
 def imports_of(config: Config) -> tuple[str, ...]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollmill.storage.checkpoint_file import encode_checkpoint
+from rollmill.storage.whole_files import write_whole
 
 EVALUATIONS_FILE = "evaluations.jsonl"
 _FOLDER = "evaluations"
@@ -61,11 +61,10 @@ class EvaluationQueue:
         self._last = agent_steps
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"steps_{agent_steps:012d}.pt"
-        aside = path.with_suffix(".new")
-        aside.write_bytes(
-            encode_checkpoint({"model": model, "counters": {"agent_steps": agent_steps}}, agent_steps, None)
-        )
-        os.replace(aside, path)
+        for left in self._folder.glob("*.new"):
+            left.unlink(missing_ok=True)  # of a process that was killed
+        content = encode_checkpoint({"model": model, "counters": {"agent_steps": agent_steps}}, agent_steps, None)
+        write_whole(path, content, path.with_suffix(".new"))
 
     def pending(self) -> list[Path]:
         """The networks that wait to be evaluated, the oldest first."""
