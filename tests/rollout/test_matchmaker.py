@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollmill.rollout.assignment import Assignment
-from rollmill.rollout.matchmaker import SLOTS_OF_A_DRAW, Matchmaker, PastOpponents
+from rollmill.rollout.matchmaker import SLOTS_OF_A_DRAW, Guests, Matchmaker, PastOpponents
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
@@ -219,6 +219,34 @@ def test_a_past_self_does_not_replace_the_only_policy_that_learns(hall: Hall) ->
     maker._past_selves.replace(ids, np.arange(3), np.ones(3, np.int64), group=0, iteration=0, step=0)
     assert ids[:2].tolist() == [[0, guest], [guest, 0]]
     assert (ids[2] == 0).sum() == 1
+
+
+def test_a_past_self_plays_in_the_given_share_of_matches_beside_a_guest_with_agents_of_its_own(hall: Hall) -> None:
+    hall.publish(*range(1, PLACES + 1))
+    maker = hall.matchmaker(share=0.4)
+    assert maker._past_selves is not None
+    guest, count, met = PLAYERS.guest(0), 300, np.zeros(4, int)
+    for episode in range(40):
+        ids = np.tile(np.array([0, guest, 0, 0], np.int16), (count, 1))
+        envs, episodes = np.arange(count), np.full(count, episode)
+        maker._past_selves.replace(ids, envs, episodes, group=0, iteration=0, step=episode)
+        met += ((ids != 0) & (ids != guest)).sum(axis=0)
+    assert met[1] == 0
+    assert met.sum() / (40 * count) == pytest.approx(0.4, abs=0.02)
+    assert met[[0, 2, 3]].min() > 0.9 * met.sum() / 3
+
+
+def test_guests_play_in_the_given_share_of_the_matches_without_past_selves() -> None:
+    guests, count = Guests([PLAYERS.guest(1)], PLAYERS, share=0.5, seed=1), 4000
+    past, own = PLAYERS.past(0, 0), PLAYERS.guest(0)
+    ids = np.tile(np.array([0, own, 0], np.int16), (count, 1))
+    ids[::4, 0] = past
+    guests.replace(ids, np.arange(count), np.ones(count, np.int64), 3)
+    has_guest = (ids == PLAYERS.guest(1)).any(axis=1)
+    has_past = (ids == past).any(axis=1)
+    assert has_past.sum() == count / 4
+    assert not (has_guest & has_past).any()
+    assert has_guest[~has_past].mean() == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize("resets_first", [True, False], ids=["from a reset", "after random steps"])

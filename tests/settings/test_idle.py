@@ -35,6 +35,42 @@ GAME = "envpool/ConnectFour-v1"
         ),
         (
             "gym/CartPole-v1",
+            {"pbt": {"every": 100, "share": 0.3}},
+            r"pbt.every: without effect where the policies are no population",
+            {"population": {"pbt": True, "policies": 2}},
+        ),
+        (
+            "gym/CartPole-v1",
+            {"population.pbt": True, "population.policies": 2, "pbt.mutation_rate": 0.5, "pbt.explore": "pb2"},
+            "pbt.mutation_rate: without effect with pbt.explore='pb2'",
+            {"pbt.explore": "mutate"},
+        ),
+        (
+            "gym/CartPole-v1",
+            {"population.pbt": True, "population.policies": 2, "pbt.share": 0.2, "pbt.rule": "half"},
+            "pbt.share: without effect with pbt.rule='half'",
+            {"pbt.rule": "truncation"},
+        ),
+        (
+            "gym/CartPole-v1",
+            {"model.observe_task": True},
+            "model.observe_task: without effect with a single task",
+            {"env.tasks": "gym/CartPole-v1,gym/Acrobot-v1"},
+        ),
+        (
+            "gym/CartPole-v1",
+            {"population.rating": "openskill"},
+            "population.rating: without effect with one policy that meets no other player",
+            {"population.policies": 2},
+        ),
+        (
+            GAME,
+            {"population.guests": "a=random", "population.guest_share": 0.3, "policy.a.agents": "player_0"},
+            "guest_share: without effect where all guests have agents of their own",
+            {"population.guests": "a=random,b=random"},
+        ),
+        (
+            "gym/CartPole-v1",
             {"population.matchmaking": "pfsp", "population.snapshot_every": 100},
             "population.matchmaking, population.snapshot_every: .* no past selves; .*population.snapshots",
             {"population.snapshots": 2},
@@ -54,13 +90,13 @@ GAME = "envpool/ConnectFour-v1"
         (
             GAME,
             {"population.guests": "random", "population.snapshots": 2, "population.past": 1.0},
-            "population.guests: .* population.past=1, .*without a past self; use a smaller population.past",
+            "population.guests, population.past: .* population.past=1, .*without a past self; use a smaller",
             {"population.guest_share": 0.0},
         ),
         (
             GAME,
             {"population.guests": "random", "population.snapshots": 2, "population.past": 1.0},
-            "population.guests: ",
+            "population.guests, population.past: ",
             {"policy.random.agents": "player_1"},
         ),
         ("gym/CartPole-v1", {"learner.vtrace_rho": 2.0}, "vtrace_rho: .*'gae'; use", {"learner.advantage": "vtrace"}),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rollmill.settings.new_config import new_config
 from rollmill.settings.option_values import OptionError
+from rollmill.settings.options import to_json
 from rollmill.settings.value_checks import ConfigError
 
 
@@ -75,3 +78,29 @@ def test_tasks_in_a_replay_have_the_rewards_of_the_first() -> None:
     config = new_config("atari/pong,atari/breakout", algo="dqn")
     assert config.algorithm.reward_clip == new_config("atari/pong", algo="dqn").algorithm.reward_clip == 1.0
     assert new_config("atari/pong,atari/breakout").algorithm.reward_clip is None
+
+
+@pytest.mark.parametrize(
+    ("whole", "single"),
+    [
+        (
+            {"population": {"policies": ("a", "b"), "pbt": True}},
+            {"population.policies": ("a", "b"), "population.pbt": True},
+        ),
+        (
+            {"regime": "replay", "off_policy": {"algorithm": "sac"}},
+            {"regime": "replay", "off_policy.algorithm": "sac"},
+        ),
+    ],
+)
+def test_a_section_has_the_consequences_of_its_settings(whole: dict[str, Any], single: dict[str, Any]) -> None:
+    assert new_config("gym/Pendulum-v1", whole) == new_config("gym/Pendulum-v1", single)
+
+
+def test_a_section_of_a_saved_configuration_is_no_choice_of_each_of_its_settings() -> None:
+    saved = to_json(new_config("gym/CartPole-v1"))
+    found = new_config("gym/CartPole-v1", {"pbt": saved["pbt"], "tracking": saved["tracking"]})
+    assert found == new_config("gym/CartPole-v1")
+    saved["pbt"]["every"] = 7
+    with pytest.raises(ConfigError, match=r"pbt\.every: without effect"):
+        new_config("gym/CartPole-v1", {"pbt": saved["pbt"]})

@@ -192,6 +192,6 @@ def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
             rule=assignment_rule(config, agents),
         ),
         past_selves=past_selves,
-        guests=Guests(anywhere, players.policies, share=population.guest_share, seed=seed) if anywhere else None,
+        guests=Guests(anywhere, players, share=population.guest_share, seed=seed) if anywhere else None,
         first_env=first_env,
     )

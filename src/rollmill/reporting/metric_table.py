@@ -185,7 +185,7 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "Rating of the policy, from its matches against other policies and against past selves, which keep the "
             "rating that they had when they were taken; 0 at the start. With population.rating=openskill, its estimate "
             "minus three standard deviations.",
-            when="every row, with population.snapshots or in environments with several agents and policies",
+            when="every row, with population.snapshots or guests, or in environments with several agents and policies",
         ),
         Metric("snapshots", "snapshots", "Snapshots taken.", when="every row, with population.snapshots"),
         Metric(
@@ -261,8 +261,8 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         Metric(
             "stale_samples",
             "samples",
-            "Valid samples that were left out because their lag was above `learner.max_policy_lag`, since the run's "
-            "first start.",
+            "Valid samples that were left out because their lag was above `learner.max_policy_lag`, or because their "
+            "policy was replaced since (population-based training), since the run's first start.",
             _ON_POLICY,
         ),
         Metric(

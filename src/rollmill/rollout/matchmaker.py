@@ -92,13 +92,12 @@ class PastOpponents:
         period = np.array([iteration // SLOTS_OF_A_DRAW])
         which = self._noise_of_group.uniform(np.array([group]), period)[0].tolist()
         for index in np.flatnonzero(uniform < self._share).tolist():
+            seats = np.flatnonzero(ids[index] < len(self._banks))  # without those of guests, which do not learn
+            if len(seats) < 2:
+                continue
             # Each agent in turn, so that seats are balanced.
-            seat = int(envs[index] + episodes[index]) % ids.shape[1]
+            seat = int(seats[int(envs[index] + episodes[index]) % len(seats)])
             policy = int(ids[index, seat])
-            if policy >= len(self._banks):
-                continue  # a guest's agent
-            if (ids[index] < len(self._banks)).sum() < 2:
-                continue  # the others are guests, which do not learn
             bank, table = self._banks[policy], tables[policy]
             bounds = np.cumsum(table.probability)
             if not bounds[-1]:
@@ -121,14 +120,14 @@ class Guests:
 
     Args:
         guests: Ids of the guests that may play any agent.
-        policies: Number of policies.
+        players: Ids of all players.
         share: Share of the matches with a guest, among those without a past self.
         seed: Keys the draws.
     """
 
-    def __init__(self, guests: Sequence[int], policies: int, *, share: float, seed: int) -> None:
+    def __init__(self, guests: Sequence[int], players: PlayerIds, *, share: float, seed: int) -> None:
         self._guests = guests
-        self._policies = policies
+        self._players = players
         self._share = share
         self._noise = RowNoise(seed, "guests", width=2)
 
@@ -136,9 +135,10 @@ class Guests:
         """Replace the policy of one agent in some of the matches that begin; arguments as in :class:`PastOpponents`."""
         uniform = self._noise.uniform(envs, np.full(len(envs), step))
         for index in np.flatnonzero(uniform[:, 0] < self._share).tolist():
-            seat = int(envs[index] + episodes[index]) % ids.shape[1]
-            # Not a past self, whose match is counted already.
-            if ids[index, seat] < self._policies and (ids[index] < self._policies).sum() > 1:
+            seats = np.flatnonzero(ids[index] < self._players.policies)
+            # A match with a past self is counted already, and one policy has to learn.
+            if len(seats) > 1 and not any(map(self._players.is_past, ids[index].tolist())):
+                seat = int(seats[int(envs[index] + episodes[index]) % len(seats)])
                 ids[index, seat] = self._guests[int(uniform[index, 1] * len(self._guests))]
 
 

@@ -48,9 +48,12 @@ def _has_none_of(prefixes: tuple[str, ...], config: Config) -> bool:
 def _leaves_no_match_to_guests(config: Config) -> bool:
     population = config.population
     has_banks, share = population.snapshots > 1, population.guest_share
-    # A guest with agents of its own plays them in all matches.
-    anywhere = [name for name, _ in population.named_guests if patterns_of(config.policy, name) is None]
-    return bool(anywhere) and has_banks and population.past == 1 and share > 0
+    return bool(_guests_anywhere(config)) and has_banks and population.past == 1 and share > 0
+
+
+def _guests_anywhere(config: Config) -> list[str]:
+    """Guests without agents of their own, which they would play in all matches."""
+    return [name for name, _ in config.population.named_guests if patterns_of(config.policy, name) is None]
 
 
 def _is_tracked_here_alone(config: Config) -> bool:
@@ -159,10 +162,36 @@ _RULES: tuple[_Idle, ...] = (
         "population.pbt",
     ),
     _Idle(
-        ("task_share",),
+        ("pbt.mutation_rate",),
+        lambda config: config.population.pbt and config.pbt.explore == "pb2",
+        "with pbt.explore='pb2', which chooses the numbers of policies that are replaced",
+        "use pbt.explore='mutate'",
+    ),
+    _Idle(
+        ("pbt.share",),
+        lambda config: config.population.pbt and config.pbt.rule == "half",
+        "with pbt.rule='half'",
+        "use pbt.rule='truncation'",
+    ),
+    _Idle(
+        ("task_share", "model.observe_task"),
         lambda config: not config.env.tasks,
         "with a single task",
         "name several (--tasks A,B)",
+    ),
+    _Idle(
+        ("task_share",),
+        lambda config: config.in_replay,
+        "with off-policy algorithms, whose replay holds the steps of all tasks",
+        "use an on-policy algorithm",
+    ),
+    _Idle(
+        ("population.rating",),
+        lambda config: (
+            len(config.population.names) == 1 and not config.population.guests and not config.population.snapshots
+        ),
+        "with one policy that meets no other player",
+        "give several policies, past selves or guests",
     ),
     _Idle(
         (
@@ -189,7 +218,13 @@ _RULES: tuple[_Idle, ...] = (
         "population.guests",
     ),
     _Idle(
-        ("population.guests", "population.guest_share"),
+        ("population.guest_share",),
+        lambda config: bool(config.population.guests) and not _guests_anywhere(config),
+        "where all guests have agents of their own, which they play in all matches",
+        "leave out policy.NAME.agents of one",
+    ),
+    _Idle(
+        ("population.guests", "population.guest_share", "population.past"),
         _leaves_no_match_to_guests,
         "with population.past=1, because guests play in the matches without a past self",
         "use a smaller population.past, or population.guest_share=0",

@@ -10,7 +10,7 @@ from rollmill.learning.config import FixedSchedule
 from rollmill.settings.config import Config
 from rollmill.settings.idle import check_idle
 from rollmill.settings.option_values import coerce
-from rollmill.settings.options import apply, flatten, full_keys
+from rollmill.settings.options import apply, flatten, full_keys, named_settings
 from rollmill.settings.presets import resolve
 from rollmill.settings.presets.by_algorithm import (
     algorithm_overrides,
@@ -49,23 +49,28 @@ def new_config(
     def fit(settings: Mapping[str, object]) -> Mapping[str, object]:
         return fitted(settings, flatten(config), len(chosen.env.tasks)) if chosen.env.tasks else settings
 
+    replaced: dict[str, object] = {}
     if algo is not None:
+        of_preset = flatten(config)
         config = apply(config, fit(algorithm_overrides(algo, settings_of)))
+        present = flatten(config)
+        replaced = {key: value for key, value in of_preset.items() if key not in present or present[key] != value}
     if protocol is not None:
         config = apply(config, protocol_overrides(protocol, settings_of))
     given = full_keys(config, overrides or {})
-    given = with_policies_algorithms(given, settings_of, in_replay=config.in_replay)
+    given = with_policies_algorithms(given, settings_of, in_replay=config.in_replay, replaced=replaced)
     for key in _NAMES.keys() & given.keys():
         given[key] = coerce(given[key], _NAMES[key], key, text=isinstance(given[key], str))
+    named = named_settings(config, given)
     if algo is not None:
-        _check_algorithm(given, config, algo)
-    if given.get("regime", config.regime.name) == "replay" and not config.in_replay:
-        config = apply(config, fit(off_policy_overrides(_off_policy_algorithm(given), settings_of)))
+        _check_algorithm(named, config, algo)
+    if named.get("regime", config.regime.name) == "replay" and not config.in_replay:
+        config = apply(config, fit(off_policy_overrides(_off_policy_algorithm(named), settings_of)))
     if config.in_replay and chosen.env.tasks:
         config = apply(config, rewards_without_popart(resolve(chosen.env.tasks[0])))
-    if given.get("population.pbt"):
+    if named.get("population.pbt"):
         config = apply(config, pbt_overrides(in_replay=config.in_replay))
-    if given.get("regime", config.regime.name) == "lockstep":
+    if named.get("regime", config.regime.name) == "lockstep":
         # Read them without applying them: they may be inconsistent with the preset's batch, made for async.
         num_envs, rollout_length = (
             coerce(given.get(key, getattr(config, key)), int, key, text=isinstance(given.get(key), str))
@@ -81,7 +86,7 @@ def new_config(
     policies = len(config.population.names)
     if config.in_replay and config.num_envs < policies and "num_envs" not in given and not tasks:
         config = replace(config, num_envs=policies)  # The presets' one environment is for one policy.
-    check_effects(given, config)
+    check_effects(named, config)
     return config
 
 

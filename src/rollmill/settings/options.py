@@ -139,6 +139,39 @@ def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[s
     return {_resolve(type(config), key, value): value for key, value in values.items()}
 
 
+def named_settings(config: DataclassInstance, given: Mapping[str, object]) -> dict[str, object]:
+    """The settings that a user has chosen, with sections that were given as a whole taken apart.
+
+    A section of a saved configuration names all of its settings; those with the present values are left out.
+
+    Args:
+        config: The configuration before.
+        given: Values by complete key (:func:`full_keys`).
+
+    Raises:
+        OptionError: A section has no such setting.
+    """
+    cls, flat = type(config), flatten(config)
+    annotations = annotations_of(cls, flat, "")
+    found: dict[str, object] = {}
+    for key, value in given.items():
+        if key in keys_of(cls) or _mapping_above(cls, key) is not None:
+            found[key] = value
+            continue
+        for name, each in _section(cls, key, value).items():
+            if name not in flat or not _is_equal(each, flat[name], annotations[name], name):
+                found[name] = each
+    return found
+
+
+def _is_equal(given: object, present: object, annotation: object, key: str) -> bool:
+    """Whether a value, which may be JSON data, is the present one."""
+    try:
+        return bool(given == present) or given == encode(present, annotation, key)
+    except OptionError:
+        return False
+
+
 def is_entry(cls: type[DataclassInstance], key: str) -> bool:
     """Whether a complete key sets an entry of a mapping, which may be any JSON value."""
     return _mapping_above(cls, key) is not None

@@ -16,7 +16,7 @@ from rollmill.settings.config import Config
 from rollmill.settings.idle import check_evaluated
 from rollmill.settings.new_config import check_effects, new_config
 from rollmill.settings.option_values import coerce
-from rollmill.settings.options import apply, from_json, full_keys, to_json
+from rollmill.settings.options import apply, from_json, full_keys, named_settings, to_json
 from rollmill.settings.policies import with_own_settings
 from rollmill.settings.run_config import CONFIG_FILE, check_can_resume, load_trusted
 from rollmill.settings.run_directory import RunDirectoryError, directory_of_launcher, make_directory, new_directory
@@ -92,7 +92,7 @@ def plan_run(
             given["env.imports"] = tuple(dict.fromkeys((*saved.env.imports, *cast("tuple[str, ...]", imports))))
         settings = apply(saved, given)
         check_can_resume(directory, saved, settings)
-        check_effects(given, settings)
+        check_effects(named_settings(saved, given), settings)
         if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
             raise RunDirectoryError(
                 f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "

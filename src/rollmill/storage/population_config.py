@@ -50,10 +50,11 @@ class PopulationConfig(Checked, section="population"):
         guest_share: Share of the matches in which one agent is played by a guest without agents of its own. With past
             selves it is the share of the matches without one.
         matchmaking: Which past self: "uniform" takes any, "latest" the newest, "pfsp" prefers those against which the
-            policy wins least: with probability proportional to (1 - win rate)^2 (prioritised fictitious self-play,
-            Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z, "hard" weighting). "elo" prefers those of a
-            similar rating: with p points expected in a match, in proportion to exp(-18 (p - 1/2)^2) (Jaderberg et al.
-            2019, https://doi.org/10.1126/science.aau6249). Or a name given to ``register_matchmaking``.
+            run's policies win least: with probability proportional to (1 - win rate)^2 (prioritised fictitious
+            self-play, Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z, "hard" weighting). "elo" prefers
+            those of a similar rating: with p points expected in a match, in proportion to exp(-18 (p - 1/2)^2)
+            (Jaderberg et al. 2019, https://doi.org/10.1126/science.aau6249). Or a name given to
+            ``register_matchmaking``.
         rating: How players are rated: "elo", or "openskill" (Weng and Lin 2011), which is like TrueSkill, and for which
             the metric ``rating`` is its estimate minus three standard deviations (needs the package openskill).
     """

@@ -159,3 +159,14 @@ def test_a_policy_may_have_the_settings_of_another_algorithm():
             make_config("gym/CartPole-v1", {**given, "policy.x.algo": name}, algo=algo)
     with pytest.raises(UnknownChoiceError, match=r"algo='impal': choose one of .* did you mean impala"):
         make_config("gym/CartPole-v1", {**given, "policy.x.algo": "impal"})
+
+
+def test_a_policy_may_have_ppo_in_a_run_of_another_algorithm():
+    given = {"population.policies": ("x", "y"), "policy.x.algo": "ppo"}
+    alone = make_config("gym/LunarLander-v3")
+    run = make_config("gym/LunarLander-v3", given, algo="impala")
+    x, y = run.policies
+    sizes = {"batch_size": run.on_policy.batch_size, "minibatches": run.on_policy.minibatches}
+    assert x.on_policy == replace(alone.on_policy, **sizes)
+    assert x.optimiser == alone.optimiser
+    assert (y.on_policy, y.optimiser) == (run.on_policy, run.optimiser)

@@ -125,13 +125,16 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
 _OF_THE_RUN = ("learner.batch_size", "learner.minibatches")
 
 
-def with_policies_algorithms(given: Mapping[str, object], preset: str, *, in_replay: bool) -> dict[str, object]:
+def with_policies_algorithms(
+    given: Mapping[str, object], preset: str, *, in_replay: bool, replaced: Mapping[str, object]
+) -> dict[str, object]:
     """Put the settings of algorithms in the place of ``policy.NAME.algo``; other settings of the policies win.
 
     Args:
         given: Full keys and values.
         preset: The preset to train.
         in_replay: Whether the run learns from a replay.
+        replaced: The preset's settings that the run's algorithm has replaced.
 
     Raises:
         UnknownChoiceError: No algorithm has this name, or it cannot be that of one policy.
@@ -145,9 +148,11 @@ def with_policies_algorithms(given: Mapping[str, object], preset: str, *, in_rep
                 f"{key}={name!r}: choose {', '.join(ALGORITHMS)} or an on-policy algorithm of your own, in a run "
                 "without a replay; in a replay, give the policy settings off_policy.* of its own"
             )
+        # Outside of Atari, PPO keeps the preset's own settings, and the run's algorithm may be another one.
+        own = replaced if name == "ppo" and not _is_atari(preset) else {}
         found |= {
             f"{key.removesuffix('algo')}{setting}": value
-            for setting, value in overrides.items()
+            for setting, value in {"learner.algorithm": "ppo", **own, **overrides}.items()
             if setting.startswith("learner.") and setting not in _OF_THE_RUN
         }
     return {**found, **{key: value for key, value in given.items() if key not in asked}}
