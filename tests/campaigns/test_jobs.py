@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,16 @@ def write_run(run_dir: Path) -> None:
     """Write as much of a run as makes it resumable."""
     write_config(run_dir, Config(env=EnvConfig(name="gym/CartPole-v1")))
     CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).save({"step": 1}, 1)
+
+
+def test_a_copy_of_a_folder_has_runs_of_its_own(tmp_path: Path) -> None:
+    with open_campaign(tmp_path / "a", "suite", {}) as original:
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        with open_campaign(tmp_path / "b", "suite", {}) as copied:
+            assert copied.token != original.token
+    (tmp_path / "a").rename(tmp_path / "c")
+    with open_campaign(tmp_path / "c", "suite", {}) as moved:
+        assert moved.token == original.token
 
 
 def test_records_outlive_the_session(tmp_path: Path) -> None:

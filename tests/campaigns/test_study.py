@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import sqlite3
 import sys
 from dataclasses import replace
@@ -250,6 +251,38 @@ def test_a_point_is_proposed_once_over_killed_sessions(tmp_path: Path, monkeypat
     assert again._proposed == [start]
     assert again.ask().settings == start
     assert [trial.number for trial in again.trials] == [failed.number + 1]
+
+
+class Harm:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+@pytest.mark.slow
+def test_cmaes_continues_from_its_own_state_and_runs_nothing_from_the_file(tmp_path: Path) -> None:
+    pytest.importorskip("cmaes")
+    study = study_in(tmp_path, (RATE, EPOCHS), sampler="cmaes")
+    for _ in range(24):
+        study.complete(study.ask().number, [1.0])
+    own = [key for trial in study._all for key in trial.system_attrs if ":optimizer" in key]
+    assert own
+    storage, harm = study._study._storage, pickle.dumps(Harm(tmp_path / "harmed")).hex()
+    for trial in study._all:
+        number = storage.get_trial_id_from_study_id_trial_number(study._study._study_id, trial.number)
+        with contextlib.suppress(Exception):  # Those that have ended take no more.
+            storage.set_trial_system_attr(number, "cma:optimizer:0", harm)
+    open_trial = study.ask()
+    number = storage.get_trial_id_from_study_id_trial_number(study._study._study_id, open_trial.number)
+    storage.set_trial_system_attr(number, "cma:optimizer:0", harm)
+    study.complete(open_trial.number, [1.0])
+    again = study_in(tmp_path, (RATE, EPOCHS), sampler="cmaes")
+    again.complete(again.ask().number, [1.0])
+    assert not (tmp_path / "harmed").exists()
 
 
 @pytest.mark.slow

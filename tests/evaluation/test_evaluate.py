@@ -129,6 +129,10 @@ def test_the_result_can_be_printed_and_saved(make_run: MakeRun) -> None:
     assert "test/lengths: 5 episodes after 123 agent steps" in text
     assert "sampled (exploring) actions" in text
     assert "video" not in text
+    assert " 95 % interval " in text
+    one = replace(result, returns=result.returns[:1], lengths=result.lengths[:1]).describe()
+    assert "of one episode" in one
+    assert "interval" not in one
     assert "video   x.mp4" in replace(result, video="x.mp4").describe()
 
 

@@ -22,8 +22,9 @@ from rollmill.envs.task_spaces import shared_observation
 from rollmill.evaluation.agent import TaskSpaces, load
 from rollmill.evaluation.saved_spaces import write_spaces
 from rollmill.exporting.errors import ExportError
-from rollmill.exporting.export import export, export_agent
-from rollmill.exporting.formats import read_metadata, read_safetensors
+from rollmill.exporting.export import _path_of, export, export_agent
+from rollmill.exporting.formats import read_metadata, read_safetensors, run_module
+from rollmill.exporting.graph import AgentGraph
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
 from rollmill.runtime.signed_files import signed
@@ -172,6 +173,35 @@ def test_a_task_is_acted_in_its_own_spaces(told: bool, tmp_path: Path) -> None:
     assert result.comparison.differing == 0
     assert [port.describe() for port in result.inputs] == ["obs float32 [N, 2]"]
     assert result.metadata["task"] == "a"
+
+
+def test_a_mask_that_forbids_all_choices_of_a_task_frees_these_alone(tmp_path: Path) -> None:
+    from gymnasium import spaces
+
+    own = spaces.Box(-1, 1, (2,), np.float32)
+    task = TaskSpaces(shared_observation(["a", "b"], [own, own], with_task=False), spaces.Discrete(6), 0)
+    model = ModelConfig(mlp_sizes=(16,))
+    agent = make_agent(Case(own, spaces.Discrete(3), model, OnPolicyConfig(), needs_mask=True, task=task))
+    graph = AgentGraph(agent)
+    rows = 200
+    given = {"obs": np.random.default_rng(0).normal(size=(rows, 2)), "action_mask": np.zeros((rows, 3))}
+    given["action_mask"][0, 1] = 1
+    arrays = {port.name: given[port.name].astype(port.dtype) for port in graph.inputs}
+    action = run_module(graph)(arrays)["action"]
+    assert action[0] == 1
+    assert action.max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("tasks", "file"),
+    [
+        (("gym/CartPole-v1", "envpool/CartPole-v1"), "agent-gym_CartPole-v1.onnx"),
+        (("gym/CartPole-v1", "b"), "agent-CartPole-v1.onnx"),
+    ],
+)
+def test_files_of_tasks_have_names_of_their_own(tasks: tuple[str, ...], file: str, tmp_path: Path) -> None:
+    assert _path_of(tmp_path, "onnx", "gym/CartPole-v1", tasks).name == file
+    assert _path_of(tmp_path, "onnx", None, tasks).name == "agent.onnx"
 
 
 def test_what_cannot_be_exported_is_refused_with_the_reason(run_dir: Path) -> None:

@@ -216,6 +216,15 @@ def test_numbers_stay_below_what_the_algorithm_takes(population: Callable[..., P
     assert member.values == {"learning_rate": 0.5, "adam_beta1": 0.9, "discount": 0.9}
 
 
+def test_numbers_of_a_checkpoint_are_brought_into_new_limits(population: Callable[..., Population]) -> None:
+    two = population()
+    two.members[0].set({"learning_rate": 2e-2})
+    config = PbtConfig(**{**ALWAYS, "limits": {"learning_rate": "1e-5,5e-3"}})
+    PopulationTraining(config, two.members, two.learners, seed=3, rating=lambda policy: None, record=two.events.append)
+    assert two.members[0].values == {"learning_rate": 5e-3, "adam_beta1": 0.9, "discount": 0.99}
+    assert two.members[1].values["learning_rate"] == 1e-3
+
+
 def test_no_event_when_training_ends(population: Callable[..., Population]) -> None:
     scene = population()
     scene.begin()

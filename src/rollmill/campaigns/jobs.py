@@ -184,6 +184,7 @@ class Campaign:
             "kind": self._kind,
             "definition": self._definition,
             "token": self.token,
+            "folder": _identity(self.folder),
             "runs": [asdict(record) for record in self._records.values()],
         }
         path = self.folder / STATE_FILE
@@ -195,12 +196,14 @@ class Campaign:
         try:
             content = json.loads(path.read_bytes())
             kind, definition, token = content["kind"], content["definition"], str(content["token"])
+            identity = content.get("folder", _identity(self.folder))
             records = [_record(entry) for entry in content["runs"]]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CampaignError(
                 f"{path} cannot be read ({error}): restore it, or choose another folder ({OUTPUT_OPTION})."
             ) from error
-        self.token = token
+        if identity == _identity(self.folder):
+            self.token = token  # A copy has one of its own, because the runs of the original may be alive.
         self._records = {record.job.name: record for record in records}
         keys = {*definition, *self._definition}
         changed = {key for key in keys if definition.get(key) != self._definition.get(key)}
@@ -227,6 +230,12 @@ class Campaign:
             record.status in ("done", "pruned") or has_checkpoint(self.run_dir(name))
             for name, record in self._records.items()
         )
+
+
+def _identity(folder: Path) -> list[int]:
+    """What tells a folder from its copies."""
+    status = folder.stat()
+    return [status.st_dev, status.st_ino]
 
 
 def has_checkpoint(run_dir: Path) -> bool:

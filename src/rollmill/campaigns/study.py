@@ -28,6 +28,7 @@ from rollmill.campaigns.space import (
     untried_point,
 )
 from rollmill.extras import install_command
+from rollmill.runtime.signatures import sign
 
 SAMPLERS: Final = ("tpe", "random", "cmaes", "grid")
 PRUNERS: Final = ("median", "hyperband", "none")
@@ -134,7 +135,7 @@ class Study:
             if _METRIC not in self._study.user_attrs:
                 self._study.set_user_attr(_METRIC, metric)
             # With the key of an earlier session, it would draw the same points again.
-            self._study.sampler = _sampler(self._optuna, sampler, seed + len(self._all), jobs)
+            self._study.sampler = _sampler(self._optuna, sampler, seed + len(self._all), jobs, folder)
         self._open: dict[int, Any] = {}  # Number -> Optuna's trial.
         for frozen in self._all:
             if frozen.state == self._optuna.trial.TrialState.RUNNING:
@@ -442,12 +443,19 @@ def _check_sampler(sampler: str, space: Sequence[Dimension]) -> None:
         raise SpaceError(f"the sampler cmaes needs at least two ranges of numbers, but {what}: take tpe or random.")
 
 
-def _sampler(optuna: Any, name: str, seed: int, jobs: int) -> Any:
+def _sampler(optuna: Any, name: str, seed: int, jobs: int, folder: Path) -> Any:
     if name == "tpe":
         # Trials that run at the same time must not be the same point.
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP_TRIALS, constant_liar=jobs > 1)
     if name == "cmaes":
-        return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=_STARTUP_TRIALS)
+        found = optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=_STARTUP_TRIALS)
+        if not hasattr(found, "_attr_prefix"):
+            raise SpaceError("the sampler cmaes of this version of Optuna reads pickles from sweep.db: take tpe.")
+        # It restores itself from a pickle in the file. Under a name that follows from the user's key and the folder, it
+        # finds only its own: not that of a folder from somebody else.
+        own = sign("sampler of a sweep", [str(folder.stat().st_ino).encode()])
+        found._attr_prefix = f"cma:{own['hmac'][:32]}:"
+        return found
     return optuna.samplers.RandomSampler(seed=seed)
 
 

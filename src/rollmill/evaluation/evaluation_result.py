@@ -102,13 +102,18 @@ class EvaluationResult:
             "lengths": list(self.lengths),
         }
 
+    @property
+    def interval_text(self) -> str:
+        """The interval in words; one episode tells nothing about others."""
+        low, high = self.interval
+        return "of one episode" if len(self.returns) == 1 else f"95 % interval {low:,.2f} to {high:,.2f}"
+
     def describe(self) -> str:
         """Format the result as text."""
-        low, high = self.interval
         lines = [
             f"{self.env}: {len(self.returns)} episodes after {self.agent_steps:,} agent steps of training",
             f"  policy  {self.checkpoint}, {'its best' if self.deterministic else 'sampled (exploring)'} actions",
-            f"  return  {self.mean:,.2f}   95 % interval {low:,.2f} to {high:,.2f}   "
+            f"  return  {self.mean:,.2f}   {self.interval_text}   "
             f"smallest {min(self.returns):,.2f}, largest {max(self.returns):,.2f}",
             f"  length  {np.mean(self.lengths):,.1f} agent steps",
             f"  speed   {self.frames / self.seconds:,.0f} frames/s",

@@ -37,7 +37,6 @@ class CardFacts(NamedTuple):
 def model_card(facts: CardFacts) -> str:
     """Return the card: Markdown after metadata in YAML, of which JSON is a part."""
     result = facts.result
-    low, high = result.interval
     how = "most probable or best" if result.deterministic else "sampled"
     metadata = {
         "library_name": "rollmill",
@@ -73,7 +72,7 @@ def model_card(facts: CardFacts) -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| mean return | {result.mean:,.2f}, 95 % interval {low:,.2f} to {high:,.2f} |",
+        f"| mean return | {result.mean:,.2f}, {result.interval_text} |",
         f"| episodes | {len(result.returns)}, {how} actions |",
         f"| agent steps of training | {result.agent_steps:,} |",
         f"| algorithm | {_inline(facts.algorithm)}, regime {_inline(facts.regime)} |",

@@ -129,7 +129,8 @@ def export(
     """
     kind = _known_format(format, output, sample)
     agent = load(run_dir, checkpoint, trust=trust, policy=policy, task=task)
-    path = _path_of(folder_of_policy(run_dir, policy), kind, task) if output is None else Path(output)
+    tasks = agent.snapshot.env.tasks
+    path = _path_of(folder_of_policy(run_dir, policy), kind, task, tasks) if output is None else Path(output)
     return export_agent(agent, path, kind, sample=sample, policy=policy, task=task)
 
 
@@ -244,8 +245,10 @@ def _known_format(format: str | None, output: Path | str | None, sample: bool) -
     return cast("Format", format)
 
 
-def _path_of(folder: Path, format: Format, task: str | None) -> Path:
-    of_task = "" if task is None else f"-{task.rpartition('/')[2]}"
+def _path_of(folder: Path, format: Format, task: str | None, tasks: Sequence[str]) -> Path:
+    last = "" if task is None else task.rpartition("/")[2]
+    is_one = [name.rpartition("/")[2] for name in tasks].count(last) < 2
+    of_task = "" if task is None else f"-{last if is_one else task.replace('/', '_')}"
     return folder / f"agent{of_task}{FORMATS[format]}"
 
 

@@ -157,6 +157,7 @@ class _InTask(nn.Module):
         super().__init__()
         self.own = own
         self.shared = ObservationCodec(task.observation).specs
+        self.sizes = list(action_spec(task.action).categorical_sizes)
         allowed = choices_of_task(own_action, action_spec(task.action))
         columns = np.flatnonzero(allowed)[: own_action.mask_size]
         source = np.zeros(len(allowed), np.int64)
@@ -181,7 +182,11 @@ class _InTask(nn.Module):
                 found[name] = _padded(observation[name].to(getattr(torch, spec.dtype)), spec.shape)
         allowed = self.allowed.expand(rows, -1)
         if mask is not None:
-            allowed = torch.where(self.has_own, mask.index_select(1, self.source), allowed)
+            # Where a mask forbids all choices of a head, those of the task are allowed.
+            given = mask.to(torch.bool).index_select(1, self.source) & self.has_own
+            heads = torch.split(given, self.sizes, 1)
+            is_free = ~torch.cat([head.any(1, keepdim=True).expand_as(head) for head in heads], 1)
+            allowed = torch.where(self.has_own & ~is_free, given, allowed)
         return found, allowed
 
 

@@ -127,6 +127,12 @@ class PopulationTraining:
         self._rating = rating
         self._record = record
         self._is_ending = is_ending
+        for member in members:
+            # Limits may have changed since the checkpoint.
+            bounded = {name: (value, *config.limits_of(name)) for name, value in member.values.items()}
+            within = {name: min(max(value, low), high) for name, (value, low, high) in bounded.items()}
+            if within != member.values:
+                member.set(within)
 
     def between(self) -> None:
         """Run the events that are due; called when every learner is between two batches."""

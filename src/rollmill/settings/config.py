@@ -288,10 +288,17 @@ class Config(Checked):
             )
         num_groups //= world_size
         if num_groups % self.groups_multiple:
+            fewest = self.groups_multiple * world_size
+            size = self.num_envs // fewest
             raise ConfigError(
                 f"{num_groups} groups of environments on each rank do not divide into {self.groups_multiple} shares, "
-                "one of each policy for each task (env.tasks): use more environments (num_envs) or smaller groups "
-                "(envs_per_group)."
+                "one of each policy for each task (env.tasks): "
+                + (
+                    f"use envs_per_group={size}."
+                    if size and self.num_envs % fewest == 0
+                    else f"give a multiple of {fewest} environments (num_envs), and envs_per_group a divisor of "
+                    f"num_envs/{fewest}."
+                )
             )
         if world_size > 1:
             self.regime.check_ranks(self, world_size)
