@@ -209,6 +209,20 @@ def test_a_restored_population_goes_on_as_it_would_have(population: Callable[...
     assert [member.state_dict() for member in other.members] == [member.state_dict() for member in one.members]
 
 
+def test_what_was_seen_of_another_objective_is_forgotten(population: Callable[..., Population]) -> None:
+    one, other = population("one", explore="pb2"), population("other", explore="pb2")
+    one.begin()
+    one.training.between()
+    state = one.members[0].state_dict()
+    assert state["base"] is not None
+    for objective, base in ((one.members[0].objective, state["base"]), ("true_objective elo", None)):
+        other.members[0].objective = objective
+        other.members[0].base, other.members[0].seen = None, []
+        other.members[0].load_state_dict(state)
+        assert other.members[0].base == base
+        assert other.members[0].events == one.members[0].events
+
+
 def test_numbers_stay_below_what_the_algorithm_takes(population: Callable[..., Population]) -> None:
     member = population().members[1]
     member.most = {"learning_rate": 0.5}

@@ -33,6 +33,7 @@ class PolicyMember:
         numbers: Its numbers that are set.
         initial: Name -> value at the start, of the numbers that are mutated.
         most: Name -> largest value that the algorithm takes, where there is one.
+        objective: What its score is; what it has seen of another one cannot be compared.
         next_event: Agent steps of the policy at which its next event is due.
         events: Its events so far, from its first numbers on.
         recorded: Lines of the run's history that are its own; more than ``events`` if the population was interrupted
@@ -50,6 +51,7 @@ class PolicyMember:
     initial: Mapping[str, float]
     next_event: int
     most: Mapping[str, float] = field(default_factory=dict)
+    objective: str = ""
     events: int = 0
     recorded: int = 0
     is_restored: bool = False
@@ -78,6 +80,7 @@ class PolicyMember:
             "events": self.events,
             "recorded": self.recorded,
             "score": self.score,
+            "objective": self.objective,
             "base": self.base,
             "seen": [[each.event, dict(each.numbers), each.gain] for each in self.seen],
             "results": self.results.state_dict(),
@@ -87,7 +90,8 @@ class PolicyMember:
         """See :class:`rollmill.learning.learner.Member`."""
         self.next_event, self.events, self.score = state["next_event"], state["events"], state["score"]
         self.recorded, self.is_restored = state.get("recorded", self.events), True
-        self.base, self.seen = state["base"], [Observation(*each) for each in state["seen"]]
+        if state.get("objective", self.objective) == self.objective:
+            self.base, self.seen = state["base"], [Observation(*each) for each in state["seen"]]
         self.results.load_state_dict(state["results"])
 
 

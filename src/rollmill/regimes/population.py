@@ -39,6 +39,7 @@ def member_of(run: RunSetup, policy: int, setup: LearnerSetup) -> PolicyMember |
         initial,
         config.pbt.start,
         most,
+        f"{config.pbt.objective} {config.population.rating}",
     )
 
 
