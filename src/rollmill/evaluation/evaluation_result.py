@@ -25,7 +25,7 @@ class EvaluationResult:
         mean: Mean return.
         interval: Its 95 % bootstrap interval. Whole episodes of environments are resampled: the returns of several
             agents in one of them depend on each other.
-        frames: Simulator frames of all episodes.
+        frames: Agent steps of all episodes times the frame skip; agents that act together count one by one.
         seconds: Wall-clock time of the episodes.
         deterministic: Whether the best actions were taken: the most probable, or those with the highest value.
         seed: Seed of the evaluation.

@@ -376,7 +376,7 @@ EVALUATION_KEYS: Mapping[str, str] = {
     "min_return": "The smallest return.",
     "max_return": "The largest return.",
     "mean_length": "Mean length, in agent steps.",
-    "frames": "Simulator frames of all episodes.",
+    "frames": "Agent steps of all episodes times the frame skip; agents that act together count one by one.",
     "frames_per_second": "Speed of the evaluation.",
     "deterministic": "Whether the best actions were taken, instead of sampled ones.",
     "seed": "Seed of the evaluation.",
