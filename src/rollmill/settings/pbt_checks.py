@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ def check_pbt(config: Config) -> None:
             f"pbt.every='auto' counts on total_steps, but max_seconds={config.max_seconds:g} may end the run long "
             "before: give pbt.every, in agent steps of a policy."
         )
+    mutate, switches = mutated_numbers(config), _switches(config)
     roles = [patterns_of(config.policy, name) for name in names]
     for name, policy, role in zip(names, policies, roles, strict=True):
         if role != roles[0]:
@@ -45,8 +47,7 @@ def check_pbt(config: Config) -> None:
                 "optimisers: weights could not go from one to the other. Give them the same; they may begin with other "
                 f"values of {', '.join(live_numbers(policy))}."
             )
-        _check_numbers(config, policy, name)
-    mutate = mutated_numbers(config)
+        _check_numbers(policy, name, mutate, switches)
     for number in mutate if config.pbt.explore == "pb2" else ():
         starts = [start for policy in policies if (start := live_numbers(policy)[number]) is not None]
         if number not in config.pbt.limits and starts and min(starts) < 0 < max(starts):
@@ -104,16 +105,16 @@ def _is_stuck(number: str, value: float | None) -> bool:
     return value is not None and factored(number, value) == 0
 
 
-def _check_numbers(config: Config, policy: Config, name: str) -> None:
+def _check_numbers(policy: Config, name: str, mutate: Sequence[str], switches: Collection[str]) -> None:
     """Check that every number that is to be mutated exists and has no schedule."""
-    known, mutate = live_numbers(policy), mutated_numbers(config)
+    known = live_numbers(policy)
     for number in mutate:
         if number not in known:
             raise ConfigError(
                 f"pbt.mutate={','.join(mutate)}: policy {name} has no {number} that may change during a run; it has "
                 f"{', '.join(known)}."
             )
-        if number in _switches(config):
+        if number in switches:
             raise ConfigError(
                 f"pbt.mutate has {number}, which switches something on (1) or off (0): with another weight the reward "
                 "makes no sense. Leave it out."
@@ -123,7 +124,7 @@ def _check_numbers(config: Config, policy: Config, name: str) -> None:
         if _is_stuck(number, value := known[number]):
             whose = "whose distance from 1" if value else "which"
             raise ConfigError(
-                f"pbt.mutate{' (auto)' if config.pbt.mutate == 'auto' else ''} has {number}, but policy {name} begins "
+                f"pbt.mutate{' (auto)' if policy.pbt.mutate == 'auto' else ''} has {number}, but policy {name} begins "
                 f"with {value:g}, {whose} no factor changes: give it another value, or mutate other numbers."
             )
     schedule = policy.optimiser.schedule
