@@ -12,7 +12,7 @@ import pytest
 from tests.campaigns.small import SMALL
 
 from rollmill.campaigns.driver import run_all
-from rollmill.campaigns.jobs import CampaignError, Job, Record, open_campaign
+from rollmill.campaigns.jobs import CampaignError, CampaignFailedError, Job, Record, open_campaign
 from rollmill.campaigns.run_queue import RunningJob
 
 
@@ -72,7 +72,7 @@ def test_runs_that_all_fail_alike_end_the_campaign(
         told = r"(?s)first 3 runs .*failed in the same way: .*NoSuchEnv.*\n.*--retry"
         with pytest.raises(CampaignError, match=told) as raised:
             run_all(campaign, Listed(jobs), jobs=1, title="test", quiet=True)
-        assert not raised.value.is_usage  # type: ignore[attr-defined]
+        assert isinstance(raised.value, CampaignFailedError)
         statuses = [campaign.records[job.name].status for job in jobs]
     assert statuses == ["failed", "failed", "failed", "waiting"]
 

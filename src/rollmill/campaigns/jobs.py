@@ -184,7 +184,7 @@ class Campaign:
             "kind": self._kind,
             "definition": self._definition,
             "token": self.token,
-            "folder": _identity(self.folder),
+            "folder": identity_of(self.folder),
             "runs": [asdict(record) for record in self._records.values()],
         }
         path = self.folder / STATE_FILE
@@ -196,13 +196,13 @@ class Campaign:
         try:
             content = json.loads(path.read_bytes())
             kind, definition, token = content["kind"], content["definition"], str(content["token"])
-            identity = content.get("folder", _identity(self.folder))
+            identity = content.get("folder", identity_of(self.folder))
             records = [_record(entry) for entry in content["runs"]]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CampaignError(
                 f"{path} cannot be read ({error}): restore it, or choose another folder ({OUTPUT_OPTION})."
             ) from error
-        if identity == _identity(self.folder):
+        if identity == identity_of(self.folder):
             self.token = token  # A copy has one of its own, because the runs of the original may be alive.
         self._records = {record.job.name: record for record in records}
         keys = {*definition, *self._definition}
@@ -232,8 +232,8 @@ class Campaign:
         )
 
 
-def _identity(folder: Path) -> list[int]:
-    """What tells a folder from its copies."""
+def identity_of(folder: Path) -> list[int]:
+    """Return what tells a folder from its copies: the numbers of its device and of its inode."""
     status = folder.stat()
     return [status.st_dev, status.st_ino]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rollmill.campaigns.jobs import CampaignError
+from rollmill.campaigns.jobs import CampaignError, identity_of
 from rollmill.campaigns.space import (
     Choices,
     Dimension,
@@ -453,7 +453,7 @@ def _sampler(optuna: Any, name: str, seed: int, jobs: int, folder: Path) -> Any:
             raise SpaceError("the sampler cmaes of this version of Optuna reads pickles from sweep.db: take tpe.")
         # It restores itself from a pickle in the file. Under a name that follows from the user's key and the folder, it
         # finds only its own: not that of a folder from somebody else.
-        own = sign("sampler of a sweep", [str(folder.stat().st_ino).encode()])
+        own = sign("sampler of a sweep", [str(identity_of(folder)).encode()])
         found._attr_prefix = f"cma:{own['hmac'][:32]}:"
         return found
     return optuna.samplers.RandomSampler(seed=seed)

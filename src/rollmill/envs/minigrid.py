@@ -50,7 +50,7 @@ class Numbers(gymnasium.ObservationWrapper[Any, Any, Any]):
         self._mission, self._words = "", hashed_words("")
 
     def observation(self, observation: Any) -> Any:
-        """Leave out what is not included, and turn the mission into numbers."""
+        """Return the included entries, with the mission as numbers."""
         if len(self._names) == 1:
             return observation["image"]
         found = {name: observation[name] for name in self._names}
@@ -63,9 +63,11 @@ class Numbers(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 def has_missions(space: spaces.Dict) -> bool:
     """Whether the missions of a MiniGrid environment differ between episodes."""
+    from minigrid.envs.babyai.core.roomgrid_level import BabyAIMissionSpace
+
     mission = space["mission"]
-    # BabyAI's have a class of their own, which accepts any text.
-    return bool(getattr(mission, "ordered_placeholders", None)) or type(mission).__name__ == "BabyAIMissionSpace"
+    # BabyAI's accept any text.
+    return bool(getattr(mission, "ordered_placeholders", None)) or isinstance(mission, BabyAIMissionSpace)
 
 
 def ids() -> list[str]:

@@ -65,8 +65,6 @@ def _find(call: WrapperCall) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module), name, None)
         known: list[str] = []
     else:
-        if call.name in _REFUSED:
-            raise ConfigError(f"env.wrappers: {call.name} cannot be used: {_REFUSED[call.name]}.")
         # Names are loaded on demand, and some of them need packages of their own.
         try:
             found = getattr(gymnasium.wrappers, call.name, None)
@@ -78,6 +76,6 @@ def _find(call: WrapperCall) -> Callable[..., Any]:
         hint = f"; did you mean {' or '.join(near)}?" if near else f"; {EXAMPLE}."
         raise ConfigError(f"env.wrappers: there is no wrapper {call.name}{hint}")
     for name, why in _REFUSED.items():
-        if found is getattr(gymnasium.wrappers, name, None):  # by its whole name
+        if found is getattr(gymnasium.wrappers, name):
             raise ConfigError(f"env.wrappers: {call.name} cannot be used: {why}.")
     return cast("Callable[..., Any]", found)

@@ -33,7 +33,7 @@ class PolicyMember:
         numbers: Its numbers that are set.
         initial: Name -> value at the start, of the numbers that are mutated.
         most: Name -> largest value that the algorithm takes, where there is one.
-        objective: What its score is; what it has seen of another one cannot be compared.
+        objective: Names what its score is. What a checkpoint has seen of another objective is left out.
         next_event: Agent steps of the policy at which its next event is due.
         events: Its events so far, from its first numbers on.
         recorded: Lines of the run's history that are its own; more than ``events`` if the population was interrupted
@@ -133,8 +133,10 @@ class PopulationTraining:
         self._is_ending = is_ending
         for member in members:
             # Limits may have changed since the checkpoint.
-            bounded = {name: (value, *config.limits_of(name)) for name, value in member.values.items()}
-            within = {name: min(max(value, low), high) for name, (value, low, high) in bounded.items()}
+            within = {}
+            for name, value in member.values.items():
+                low, high = config.limits_of(name)
+                within[name] = min(max(value, low), high)
             if within != member.values:
                 member.set(within)
 
