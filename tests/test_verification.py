@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
+from rollmill.api import Run
 from rollmill.cli import main
 from rollmill.learning.fingerprints import Difference
 from rollmill.settings.value_checks import ConfigError
@@ -76,9 +76,9 @@ def test_an_environment_that_is_not_saved_as_it_is_is_named() -> None:
 def test_an_interrupted_run_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
 
-    def interrupted(*_: object, **__: object) -> SimpleNamespace:
+    def interrupted(*_: object, **__: object) -> Run:
         ended.append(1)
-        return SimpleNamespace(ended_by="signal")
+        return Run(Path("run"), 0, None, "", "signal")
 
     monkeypatch.setattr("rollmill.verification.train", interrupted)
     assert main(["verify", "gym/CartPole-v1"]) == 130

@@ -115,6 +115,7 @@ def test_factory_must_return_an_algorithm() -> None:
     register_algorithm("linear", lambda *_: nn.Linear(2, 2))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="algorithm 'linear' gave a Linear; it must give an instance of a subclass"):
         make_algorithm(OBSERVATION, DISCRETE, MODEL, OwnOffPolicyConfig(algorithm="linear"))
+    # Another kind of algorithm than it is registered as, which the type checker sees, too.
     register_algorithm("function", lambda *_: PPO(OBSERVATION, DISCRETE, MODEL, OnPolicyConfig()))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match=r"gave a PPO; .*OffPolicyAlgorithm; register it with is_on_policy=True"):
         make_algorithm(OBSERVATION, DISCRETE, MODEL, OwnOffPolicyConfig(algorithm="function"))

@@ -120,7 +120,7 @@ def _is_read() -> bool:
     except (AttributeError, OSError, ValueError):  # It is closed, or no file.
         return True
     poll = select.poll()
-    poll.register(output, 0)  # An error is told in any case.
+    poll.register(output, 0)  # Errors are reported although nothing is asked for.
     return not poll.poll(0)
 
 

@@ -276,7 +276,7 @@ class TurnTakers:
         return self.env.observe(name), self.env.infos.get(name, {})
 
     def has_terminated(self, agent: int) -> bool:
-        """See :class:`Agents`: it may have, but is told so at its next turn."""
+        """See :class:`Agents`: another agent's action may end it, which a turn tells only when it is selected."""
         return bool(self.env.terminations.get(self._agents[agent], False))
 
     def owed(self, agent: int) -> Any:

@@ -59,7 +59,7 @@ class StopSignals:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.received is not None:
-            # Who closes the terminal of a run that is ending is not impatient.
+            # A terminal that is closed while a run ends does not mean that it shall end at once.
             if now - self._received_at < _ONE_WISH_S or number == signal.SIGHUP:
                 return
             # KeyboardInterrupt for SIGTERM too: it passes through `except Exception` and runs every `finally`.
