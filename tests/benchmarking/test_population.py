@@ -10,6 +10,7 @@ import pytest
 from rollmill.benchmarking import population
 from rollmill.benchmarking.footprint import Footprint
 from rollmill.benchmarking.stepping import TooShortError
+from rollmill.benchmarking.subject import Subject
 from rollmill.benchmarking.summary import summary
 from rollmill.learning.report import LearnerReport
 from rollmill.settings.config import Config
@@ -24,7 +25,7 @@ def test_every_number_of_policies_is_measured(
 ) -> None:
     monkeypatch.setattr(population, "_ROUNDS", 1)
     monkeypatch.setattr(population, "COUNTS", (1, 12))
-    result: Any = population.run("gym/CartPole-v1", seconds=2.0, overrides=SMALL)
+    result: Any = population.run(Subject("gym/CartPole-v1", SMALL), seconds=2.0)
     assert set(result["policies"]) == {"1", "12"}
     assert min(result["policies"].values()) > 0
     assert result["loss_12"] == pytest.approx(1 - result["policies"]["12"] / result["policies"]["1"])
@@ -35,13 +36,13 @@ def test_every_number_of_policies_is_measured(
 
 def test_a_number_of_policies_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"population\.policies: `bench population` measures 1, 4, 8, 12"):
-        population.run("gym/CartPole-v1", seconds=1.0, overrides={"policies": 3})
+        population.run(Subject("gym/CartPole-v1", {"policies": 3}), seconds=1.0)
 
 
 @pytest.mark.parametrize("how", [{"algo": "dqn"}, {"overrides": {"regime": "replay", "off_policy.algorithm": "dqn"}}])
 def test_a_replay_is_refused(how: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="regime='replay': `bench population` counts"):
-        population.run("gym/CartPole-v1", seconds=1.0, **how)
+        population.run(Subject("gym/CartPole-v1", **how), seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_policies_hardly_learn_unless_they_are_told_to(
         return 1.0, Footprint(1, 1)
 
     monkeypatch.setattr(population, "_measure", measure)
-    population.run("gym/CartPole-v1", seconds=1.0, overrides=given)
+    population.run(Subject("gym/CartPole-v1", given), seconds=1.0)
     assert rates == [rate] * 8
 
 

@@ -14,6 +14,7 @@ from rollmill.benchmarking import sampler, sim, train
 from rollmill.benchmarking.sampling import sampling_processes
 from rollmill.benchmarking.simulation import simulating_processes
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
+from rollmill.benchmarking.subject import Subject
 from rollmill.envs.user_code import import_user_code
 from rollmill.runtime import sweep
 from rollmill.runtime.events import ProcessFailed
@@ -57,17 +58,17 @@ def test_as_many_processes_as_divide_the_environments(
     monkeypatch.setattr(sampler, "sampling_processes", Stage)
     monkeypatch.setattr(train, "pure_simulation", pure_simulation)
     monkeypatch.setattr(train, "measure_training", measure_training)
-    assert sim.run("gym/CartPole-v1", seconds=1.0)["processes"] == processes
-    assert sampler.run("gym/CartPole-v1", seconds=1.0, pairs=1)["processes"] == processes
+    assert sim.run(Subject("gym/CartPole-v1"), seconds=1.0)["processes"] == processes
+    assert sampler.run(Subject("gym/CartPole-v1"), seconds=1.0, pairs=1)["processes"] == processes
     with pytest.raises(TrainingReachedError):
-        train.run("gym/CartPole-v1", seconds=1.0)
+        train.run(Subject("gym/CartPole-v1"), seconds=1.0)
     assert len(measured) == 4
     assert {config.num_envs for config in measured} == {64}
 
 
 @pytest.mark.slow
 def test_pure_simulation_and_sampler_take_turns() -> None:
-    found: Any = sampler.run("gym/CartPole-v1", seconds=0.6, overrides=CARTPOLE)
+    found: Any = sampler.run(Subject("gym/CartPole-v1", CARTPOLE), seconds=0.6)
     assert len(found["pairs"]) == 3
     assert all(rate > 0 for pair in found["pairs"] for rate in pair)
     assert found["share_of_pure_simulation"] > 0

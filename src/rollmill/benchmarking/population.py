@@ -9,16 +9,14 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from rollmill.api import make_config
 from rollmill.benchmarking.footprint import Footprint, footprint_of_children
 from rollmill.benchmarking.measured import say_measured
 from rollmill.benchmarking.stepping import TooShortError
+from rollmill.benchmarking.subject import Subject
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.running import run as run_regime
 from rollmill.settings.config import Config
@@ -107,40 +105,29 @@ class Arrivals:
         return total / self._seconds
 
 
-def run(
-    preset: str,
-    *,
-    seconds: float,
-    overrides: Mapping[str, object] | None = None,
-    algo: str | None = None,
-    protocol: str | None = None,
-) -> dict[str, object]:
+def run(subject: Subject, *, seconds: float) -> dict[str, object]:
     """Train with each number of policies, several times in turns, because speeds of machines drift.
 
     The learning rate is so small that all play the same kind of game, as untrained policies do.
 
     Args:
-        preset: A preset's name.
+        subject: What to measure.
         seconds: Measured training of each number of policies, in all turns together.
-        overrides: Settings that replace the preset's.
-        algo: See :func:`rollmill.train`.
-        protocol: See :func:`rollmill.train`.
 
     Raises:
-        ConfigError: They give a number of policies, or choose the replay regime.
+        ConfigError: Its settings give a number of policies, or choose the replay regime.
     """
-    make = partial(make_config, preset, algo=algo, protocol=protocol)
-    given = full_keys(make({}), overrides or {})
+    given = full_keys(subject.config({}), subject.overrides)
     if "population.policies" in given:
         raise ConfigError(f"population.policies: `bench population` measures {', '.join(map(str, COUNTS))}; omit it.")
-    if make(given).in_replay:
+    if subject.config(given).in_replay:
         raise ConfigError(
             "regime='replay': `bench population` counts the samples of learned batches, and a replay learns from a "
             "sample many times; use `rollmill bench train`."
         )
     rate = {} if _HARDLY_LEARN.keys() & given.keys() else _HARDLY_LEARN
     given = {"num_envs": _ENVS_PER_POLICY * COUNTS[-1], **rate, **given}
-    configs = {count: make({**given, "population.policies": count}).resolved() for count in COUNTS}
+    configs = {count: subject.config({**given, "population.policies": count}).resolved() for count in COUNTS}
     speeds: dict[int, list[float]] = {count: [] for count in COUNTS}
     largest = {count: Footprint(0, 0) for count in COUNTS}
     # A steady drift of the machine's speed favours none of them.
@@ -154,7 +141,7 @@ def run(
         say_measured(done, len(turns), what, speed, began=began)
     means = {count: statistics.fmean(found) for count, found in speeds.items()}
     return {
-        "preset": preset,
+        "preset": subject.preset,
         "seconds": seconds,
         "num_envs": configs[1].num_envs,
         "assignment": configs[1].population.assignment,

@@ -7,39 +7,27 @@ memory of the environments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import median
 
-from rollmill.api import make_config
 from rollmill.benchmarking.sampling import sampling_processes
 from rollmill.benchmarking.simulation import simulating_processes
+from rollmill.benchmarking.subject import Subject
 
 _FEWEST_PAIRS = 3
 _PAIR_S = 1.0
 
 
-def run(
-    preset: str,
-    *,
-    seconds: float,
-    overrides: Mapping[str, object] | None = None,
-    algo: str | None = None,
-    protocol: str | None = None,
-    pairs: int | None = None,
-) -> dict[str, object]:
+def run(subject: Subject, *, seconds: float, pairs: int | None = None) -> dict[str, object]:
     """Measure pairs of pure simulation and sampler with random actions.
 
     Args:
-        preset: A preset's name.
+        subject: What to measure.
         seconds: For all pairs together; starting, and a quarter of a second before each half, come in addition.
-        overrides: Settings that replace the preset's.
-        algo: See :func:`rollmill.train`.
-        protocol: See :func:`rollmill.train`.
         pairs: How many pairs; by default one for every second, and at least three.
     """
     if pairs is None:
         pairs = max(_FEWEST_PAIRS, int(seconds / _PAIR_S))
-    config = make_config(preset, overrides, algo=algo, protocol=protocol).resolved()
+    config = subject.config().resolved()
     each = seconds / (2 * pairs)
     simulated: list[float] = []
     sampled: list[float] = []
@@ -50,7 +38,7 @@ def run(
                 rates.append(stage.measure(each))
             turns.reverse()  # A machine that slows down would favour the one that always comes first.
     return {
-        "preset": preset,
+        "preset": subject.preset,
         "seconds": seconds,
         "num_envs": config.num_envs,
         "envs_per_group": config.envs_per_group,

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from rollmill.api import make_config
 from rollmill.benchmarking.simulation import pure_simulation
+from rollmill.benchmarking.subject import Subject
 
 
-def run(
-    preset: str,
-    *,
-    seconds: float,
-    overrides: Mapping[str, object] | None = None,
-    algo: str | None = None,
-    protocol: str | None = None,
-) -> dict[str, object]:
-    """Measure a preset's environments with random actions, with one process for each core.
+def run(subject: Subject, *, seconds: float) -> dict[str, object]:
+    """Measure the environments with random actions, with one process for each core.
 
     Args:
-        preset: A preset's name.
+        subject: What to measure.
         seconds: Length of the measurement.
-        overrides: Settings that replace the preset's.
-        algo: See :func:`rollmill.train`.
-        protocol: See :func:`rollmill.train`.
     """
-    config = make_config(preset, overrides, algo=algo, protocol=protocol).resolved()
+    config = subject.config().resolved()
     return {
-        "preset": preset,
+        "preset": subject.preset,
         "seconds": seconds,
         "num_envs": config.num_envs,
         "envs_per_group": config.envs_per_group,

@@ -6,18 +6,17 @@ Steps are distinct valid samples that the learner has consumed, counted from rep
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from rollmill.api import make_config
 from rollmill.benchmarking.pausing import paused_children
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.benchmarking.stepping import TooShortError
+from rollmill.benchmarking.subject import Subject
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.running import run as run_regime
 from rollmill.settings.config import Config
@@ -181,36 +180,27 @@ def _run_replay(preset: str, config: Config, seconds: float) -> dict[str, object
     }
 
 
-def run(
-    preset: str,
-    *,
-    seconds: float,
-    overrides: Mapping[str, object] | None = None,
-    algo: str | None = None,
-    protocol: str | None = None,
-) -> dict[str, object]:
+def run(subject: Subject, *, seconds: float) -> dict[str, object]:
     """Train for a while and measure.
 
     Args:
-        preset: A preset's name.
+        subject: What to measure.
         seconds: Measured training, after ten seconds of warm-up and a measurement of pure simulation.
-        overrides: Settings that replace the preset's.
-        algo: See :func:`rollmill.train`.
-        protocol: See :func:`rollmill.train`.
     """
-    make = partial(make_config, preset, algo=algo, protocol=protocol)
-    config = make(overrides).resolved()
+    config = subject.config().resolved()
     if config.in_replay:
-        return _run_replay(preset, config, seconds)
+        return _run_replay(subject.preset, config, seconds)
     # Pure simulation uses all cores, if the environments can be distributed over them.
     alone = config
     with suppress(ConfigError):
-        alone = make({**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}).resolved()
+        alone = subject.config(
+            {**subject.overrides, "rollout.num_workers": "auto", "envs_per_group": "auto"}
+        ).resolved()
     simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
     training = measure_training(config, seconds)
     steps = training.steps_per_second
     return {
-        "preset": preset,
+        "preset": subject.preset,
         "seconds": training.seconds,
         "frames_per_second": training.frames_per_second,
         "steps_per_second": steps,

@@ -76,13 +76,10 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
             seconds=arguments.seconds, **(peers if arguments.what == "replay" else {})
         )
     else:
-        result = benchmark.run(
-            arguments.preset or _DEFAULT_PRESET,
-            seconds=arguments.seconds,
-            overrides=overrides,
-            algo=arguments.algo,
-            protocol=arguments.protocol,
-        )
+        from rollmill.benchmarking.subject import Subject
+
+        subject = Subject(arguments.preset or _DEFAULT_PRESET, overrides, arguments.algo, arguments.protocol)
+        result = benchmark.run(subject, seconds=arguments.seconds)
     if arguments.json:
         print(json.dumps(result))
         return 0
