@@ -97,26 +97,25 @@ def speed(games: list[Any], seconds: float, tic: Callable[..., None], choose: Ca
 def speed_of_match(players: int, seconds: float, *, with_threads: bool) -> float:
     """Build a match and return its player-steps a second."""
     chosen = scenario("deathmatch", packaged=str(vizdoom.scenarios_path), players=players)
-    match = DoomMatch(chosen, players=players)
-    match.reset(seed=1)
-    space = match.action_space("player_0")
-    for _ in range(20):  # The first tics are taken with care.
-        match.step({agent: space.sample() for agent in match.possible_agents})
-    games, random, buttons = match._games, np.random.default_rng(0), len(chosen.buttons)
+    with contextlib.closing(DoomMatch(chosen, players=players)) as match:
+        match.reset(seed=1)
+        space = match.action_space("player_0")
+        for _ in range(20):  # The first tics are taken with care.
+            match.step({agent: space.sample() for agent in match.possible_agents})
+        games, random, buttons = match._games, np.random.default_rng(0), len(chosen.buttons)
 
-    def choose() -> list[float]:
-        return [*random.integers(0, 2, buttons - 1).astype(float).tolist(), float(random.uniform(-12, 12))]
+        def choose() -> list[float]:
+            return [*random.integers(0, 2, buttons - 1).astype(float).tolist(), float(random.uniform(-12, 12))]
 
-    def host_first(*, looks: bool) -> None:
-        for game in games:
-            game.advance_action(1, looks)
+        def host_first(*, looks: bool) -> None:
+            for game in games:
+                game.advance_action(1, looks)
 
-    threads = Threads(games) if with_threads else None
-    found = speed(games, seconds, host_first if threads is None else threads.tic, choose)
-    if threads is not None:
-        threads.close()
-    match.close()
-    return found
+        threads = Threads(games) if with_threads else None
+        found = speed(games, seconds, host_first if threads is None else threads.tic, choose)
+        if threads is not None:
+            threads.close()
+        return found
 
 
 def compare(players: int, seconds: float, processes: int, *, pins: bool) -> dict[str, Any]:
@@ -136,7 +135,13 @@ def compare(players: int, seconds: float, processes: int, *, pins: bool) -> dict
                 )
                 for place in range(processes)
             ]
-            found[way].append(sum(float(each.communicate()[0].split()[-1]) for each in started))
+            try:
+                found[way].append(sum(float(each.communicate()[0].split()[-1]) for each in started))
+            finally:
+                for each in started:
+                    each.terminate()
+                for each in started:
+                    each.wait()
     medians = {name: statistics.median(values) for name, values in found.items()}
     ratio = medians["host first"] / medians["threads"]
     return {"players": players, "processes": processes, "pinned": pins, **medians, "ratio": ratio}
@@ -152,23 +157,22 @@ def play_with_faults(matches: int, kills: int) -> dict[str, Any]:
         max_episode_steps=30,
     )
     spec = probe(config)
-    group = make_group(config, 1, [1], agents=spec.agents)
-    into, outcome = own_views(spec, group.num_rows)
-    random, began = np.random.default_rng(0), time.monotonic()
-    group.reset(into)
-    fatal = set(random.choice(matches, kills, replace=False).tolist())
-    killed, ended, longest = 0, 0, 0.0
-    while ended < matches:
-        if ended in fatal:
-            fatal.remove(ended)
-            os.kill(int(random.choice(engines())), signal.SIGKILL)
-            killed += 1
-        before = time.monotonic()
-        group.step(*random_actions(spec.action, into.action_mask, group.num_rows, random), into, outcome)
-        longest = max(longest, time.monotonic() - before)
-        ended += int((outcome.episode_length > 0).any())
-    rebuilt = len(group.failures)
-    group.close()
+    killed, ended, longest, began = 0, 0, 0.0, time.monotonic()
+    with contextlib.closing(make_group(config, 1, [1], agents=spec.agents)) as group:
+        into, outcome = own_views(spec, group.num_rows)
+        random = np.random.default_rng(0)
+        group.reset(into)
+        fatal = set(random.choice(matches, kills, replace=False).tolist())
+        while ended < matches:
+            if ended in fatal:
+                fatal.remove(ended)
+                os.kill(int(random.choice(engines())), signal.SIGKILL)
+                killed += 1
+            before = time.monotonic()
+            group.step(*random_actions(spec.action, into.action_mask, group.num_rows, random), into, outcome)
+            longest = max(longest, time.monotonic() - before)
+            ended += int((outcome.episode_length > 0).any())
+        rebuilt = len(group.failures)
     time.sleep(1.0)
     minutes = (time.monotonic() - began) / 60
     return {
@@ -205,6 +209,7 @@ def main() -> int:
     parser.add_argument("--matches", type=int, help="play so many matches with faults instead")
     parser.add_argument("--kills", type=int, default=50, help="engines that are killed in them")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C, so that engines end with their match.
     if arguments.matches is not None:
         print(json.dumps(play_with_faults(arguments.matches, arguments.kills)))
         return 0
