@@ -7,6 +7,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rollmill
@@ -61,6 +62,12 @@ def test_numbers_are_set_from_the_next_batch_on_or_from_a_later_one() -> None:
     assert scene.changes() == []
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    scene = Scene()
+    scene.run.set(learning_rate=np.float32(0.5), from_batch=np.int64(6))
+    assert scene.changes(6) == [Change("learning_rate", 0.5, 6)]
+
+
 def test_none_returns_a_number_to_its_schedule() -> None:
     scene = Scene()
     scene.run.set(reward_scale=None)
@@ -92,11 +99,13 @@ def test_numbers_that_are_not_allowed_are_refused_and_nothing_is_set(numbers: di
     assert scene.changes() == []
 
 
-@pytest.mark.parametrize("from_batch", [4, 5, -1, 6.0, True, "7"])
+@pytest.mark.parametrize("from_batch", [4, 5, -1, np.int64(5), 6.0, True, "7"])
 def test_a_batch_that_has_begun_or_is_none_is_refused(from_batch: Any) -> None:
     scene = Scene()
     scene.learner.take_changes(5)
-    expected = rf"run\.set\(from_batch={from_batch!r}\): batch 5 has begun; give a later one, or omit from_batch"
+    has_begun = isinstance(from_batch, int | np.integer) and from_batch is not True
+    why = "batch 5 has begun; give a later one, or omit from_batch" if has_begun else "give an integer, or omit it"
+    expected = rf"run\.set\(from_batch={'5' if has_begun and from_batch == 5 else repr(from_batch)}\): {why}"
     with pytest.raises(ValueError, match=expected):
         scene.run.set(from_batch=from_batch, learning_rate=0.1)
     assert scene.changes(5) == []

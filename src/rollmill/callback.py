@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollmill.learning.live_numbers import Request, rule_of
 from rollmill.runtime.control import AT_ONCE, NOT_SET, ControlBlock
 from rollmill.settings.live_settings import live_numbers, upper_end
+from rollmill.settings.option_values import plain
 
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
@@ -119,6 +120,7 @@ class LiveRun:
             if policy in (None, name)
         ]
         allowed = list(dict.fromkeys(name for settings in affected for name in live_numbers(settings)))
+        numbers = {name: plain(value) for name, value in numbers.items()}
         for name, value in numbers.items():
             if name not in allowed:
                 whose = "this run" if policy is None else f"policy {policy}"
@@ -127,11 +129,14 @@ class LiveRun:
             most = min(upper_end(settings, name) for settings in affected)
             if value is not None and value > most:
                 raise ValueError(f"run.set({name}={value!r}): with clip_kind='symmetric' give at most {most}")
+        from_batch = plain(from_batch)
         controls = list(self._controls.values()) if policy is None else [self._controls[policy]]
         begun = max(control.begun for control in controls)
         if from_batch is None:
             from_batch = AT_ONCE
-        elif isinstance(from_batch, bool) or not isinstance(from_batch, int) or from_batch <= begun:
+        elif isinstance(from_batch, bool) or not isinstance(from_batch, int):
+            raise ValueError(f"run.set(from_batch={from_batch!r}): give an integer, or omit it for the next batch")
+        elif from_batch <= begun:
             raise ValueError(
                 f"run.set(from_batch={from_batch!r}): batch {begun} has begun; give a later one, or omit from_batch "
                 "for the next one"

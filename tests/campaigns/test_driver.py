@@ -12,6 +12,7 @@ import pytest
 from tests.campaigns.small import SMALL
 
 from rollmill.campaigns.driver import run_all
+from rollmill.campaigns.follow import RunLength
 from rollmill.campaigns.jobs import CampaignError, CampaignFailedError, Job, Record, open_campaign
 from rollmill.campaigns.run_queue import RunningJob
 
@@ -33,8 +34,8 @@ class Listed:
     def take(self) -> Job | None:
         return self.left.pop(0) if self.left else None
 
-    def total_steps(self, job: Job) -> int:
-        return int(job.settings.get("total_steps", 1))
+    def length(self, job: Job) -> RunLength:
+        return RunLength(int(job.settings.get("total_steps", 1)))
 
     def is_hopeless(self, running: RunningJob) -> bool:
         return running.job.name in self.hopeless

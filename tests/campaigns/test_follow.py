@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rollmill.campaigns.follow import RunFollower, curve_of_metric, known_until, metric_keys, value_at
+from rollmill.campaigns.follow import RunFollower, RunLength, curve_of_metric, known_until, metric_keys, value_at
 
 
 def row(steps: int, value: float | None) -> str:
@@ -44,6 +44,23 @@ def test_lines_that_are_no_rows_are_left_out(tmp_path: Path) -> None:
     follower = RunFollower(tmp_path)
     follower.update()
     assert follower.rows == [{"agent_steps": 10, "episode_return": 1.0}]
+
+
+def test_how_much_of_a_run_is_done_goes_by_steps_or_by_time(tmp_path: Path) -> None:
+    rows = [
+        {"agent_steps": 10, "time_s": 5.0},
+        {"agent_steps": 20, "time_s": 10.0},
+        {"agent_steps": 50, "time_s": 12.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    follower = RunFollower(tmp_path)
+    assert follower.share(RunLength(100)) == 0.0
+    follower.update()
+    assert follower.share(RunLength(100)) == 0.5
+    assert [follower.share(RunLength(100), steps) for steps in (0, 10, 15, 50, 60)] == [0.0, 0.1, 0.15, 0.5, 0.5]
+    in_time = RunLength(1000, max_seconds=20.0)
+    assert [follower.share(in_time, steps) for steps in (10, 15, 20, 50)] == [0.25, 0.5, 0.5, 0.6]
+    assert follower.share(RunLength(40, max_seconds=1000.0)) == 1.0
 
 
 def test_evaluations_are_a_curve_too(tmp_path: Path) -> None:

@@ -168,3 +168,14 @@ def test_a_run_that_others_have_killed_has_failed(campaign: Campaign) -> None:
     assert record.status == "failed"
     assert record.error.startswith("SIGKILL killed it")
     assert_nothing_is_left(campaign.token)
+
+
+@pytest.mark.parametrize(("is_ending", "status"), [(True, "waiting"), (False, "failed")])
+def test_a_run_that_was_signalled_with_the_campaign_waits(campaign: Campaign, *, is_ending: bool, status: str) -> None:
+    job = Job("one", "gym/CartPole-v1", {**SMALL, "total_steps": 100_000_000})
+    campaign.add([job])
+    with RunQueue(campaign, 1, is_ending=lambda: is_ending) as queue:
+        queue.start(job)
+        os.kill(queue.running[0].process.pid, signal.SIGTERM)
+        assert until_one_ends(queue).status == status
+    assert_nothing_is_left(campaign.token)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rollmill.api import make_config
@@ -146,6 +147,17 @@ def test_a_grid_has_every_point_once() -> None:
 def test_arguments_of_the_environment_may_be_texts() -> None:
     (choices,) = parsed({"env.kwargs.map_name": {"choices": ["4x4", "8", 8, True]}})
     assert choices.ends == ("4x4", "8", 8, True)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    config = make_config("gym/CartPole-v1")
+    tables = {
+        "learner.epochs": {"choices": list(np.arange(1, 4))},
+        "learner.minibatches": {"low": np.int64(1), "high": np.int64(4)},
+    }
+    epochs, minibatches = parse_space(tables, config, lambda values: None)
+    assert epochs.grid == (1, 2, 3)
+    assert minibatches.ends == (1, 4)
 
 
 def test_whole_numbers_are_real_ones_where_the_setting_is() -> None:

@@ -102,6 +102,11 @@ def test_nested_tables_are_dotted_keys() -> None:
     assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}
 
 
+def test_text_of_an_argument_stays_text() -> None:
+    settings = flat({"env": {"kwargs": {"level": "1", "size": 2}}})
+    assert make_config("gym/CartPole-v1", settings).env.kwargs == {"level": "1", "size": 2}
+
+
 def test_an_argument_of_an_environment_may_be_a_table() -> None:
     tables = {"env": {"kwargs": {"config": {"traffic": 0.1}, "options": {}, "gravity": 9.8}}}
     expected = {"env.kwargs.config": {"traffic": 0.1}, "env.kwargs.options": {}, "env.kwargs.gravity": 9.8}

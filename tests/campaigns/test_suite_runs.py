@@ -119,6 +119,10 @@ def test_errors_come_before_anything_starts(tmp_path: Path) -> None:
         suite(ENVS, envs=["gym/Nothing"], output=tmp_path / "s")
     with pytest.raises(CampaignError, match=r"env\.name=gym/Acrobot-v1: a suite says what is trained"):
         suite(ENVS, output=tmp_path, **{"env.name": "gym/Acrobot-v1"})
+    with pytest.raises(CampaignError, match="the list of environments is empty"):
+        suite([], output=tmp_path)
+    with pytest.raises(TypeError, match="where worker processes could import it"):
+        suite([lambda: None], output=tmp_path)
     with pytest.raises(CampaignError, match="envs is empty"):
         suite(ENVS, envs=[], output=tmp_path)
     with pytest.raises(ValueError, match="unknown setting 'lr'"):

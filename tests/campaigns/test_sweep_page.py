@@ -86,6 +86,7 @@ def test_the_command_gives_the_settings_that_were_tried(result: SweepResult) -> 
         "model.mlp_sizes": "64,64",
     }
     assert result.best_settings["model.mlp_sizes"] == [64, 64]
+    assert replace(result, fixed={"env.kwargs.level": "1"}).best_settings["env.kwargs.level"] == '"1"'
     assert replace(result, algo="impala", protocol="machado").best_settings == {
         **result.best_settings,
         "algo": "impala",

@@ -21,7 +21,7 @@ from tests.campaigns.small import (
 )
 
 from rollmill.api import make_config
-from rollmill.campaigns.follow import RunFollower
+from rollmill.campaigns.follow import RunFollower, RunLength
 from rollmill.campaigns.jobs import STATE_FILE, CampaignError, open_campaign
 from rollmill.campaigns.space import SpaceError
 from rollmill.campaigns.study import Study, Trial
@@ -72,6 +72,26 @@ def test_a_run_gets_the_text_that_was_chosen(chosen: object) -> None:
     found = make_config("gym/CartPole-v1", plan.settings(trial, 1)).env.kwargs
     assert found == {"a": chosen, "b": "2"}
     assert type(found["a"]) is type(chosen)
+
+
+def test_single_entries_of_a_mapping_that_is_given_as_a_whole_vary() -> None:
+    space = {"env.kwargs.p": {"low": 0.0, "high": 1.0}}
+    given = {"env.kwargs": {"level": "1", "p": 0.5}}
+    plan = _plan("gym/CartPole-v1", space, given, algo=None, protocol=None, metric="episode_return")
+    assert plan.start == {"env.kwargs.p": 0.5}
+    settings = plan.settings(Trial(0, "running", {"env.kwargs.p": 0.25}, None, (), {}, ""), 1)
+    assert make_config("gym/CartPole-v1", settings).env.kwargs == {"level": "1", "p": 0.25}
+
+
+def test_a_run_that_ends_by_time_is_as_long_as_that(tmp_path: Path) -> None:
+    plan = _plan("gym/CartPole-v1", SPACE, {"max_seconds": 60}, algo=None, protocol=None, metric="episode_return")
+    with open_campaign(tmp_path, "sweep", {}) as campaign:
+        options: dict[str, Any] = {"sampler": "random", "pruner": "none", "metric": "episode_return"}
+        study = Study(tmp_path, plan.space, **options, direction="maximize", seed=1, jobs=1)
+        source = _Trials(campaign, study, plan, trials=1, seeds=1, metric="episode_return")
+        job = source.take()
+        assert job is not None
+        assert source.length(job) == RunLength(plan.config.total_steps, 60)
 
 
 def test_what_is_searched_may_give_another_setting_its_effect() -> None:
@@ -295,7 +315,7 @@ def test_the_pruner_sees_an_evaluation_when_it_has_come(tmp_path: Path) -> None:
         (run_dir / "evaluations.jsonl").write_text('{"agent_steps": 10, "mean_return": 1.0}')
         follower = RunFollower(run_dir)
         follower.update()
-        source._report(0, follower, 100)
+        source._report(0, follower, source.length(job))
         assert study.trials[0].curve == {2: 1.0}
         (run_dir / "evaluations.jsonl").write_text('{"agent_steps": 20, "mean_return": 2.0}')
         (run_dir / "metrics.jsonl").write_text('{"agent_steps": 100}\n')

@@ -24,6 +24,7 @@ from rollmill.settings.options import (
     flatten,
     from_json,
     parse_overrides,
+    quote_entries,
     to_json,
 )
 
@@ -184,6 +185,21 @@ def test_python_values_keep_their_type() -> None:
     for key, value in (("num_envs", True), ("num_envs", "x"), ("fast", 1), ("name", 3), ("sizes", 3), ("folder", 3)):
         with pytest.raises(OptionError, match=key):
             apply(START, {key: value})
+
+
+def test_names_of_a_mapping_s_entries_are_the_user_s_own() -> None:
+    given = {"names.forward-reward": 1, "names.a__b": 2, "kwargs.my-arg": 3, "names__c_d": 4}
+    config = apply(START, given)
+    assert config.names == {"forward-reward": 1.0, "a__b": 2.0, "c_d": 4.0}
+    assert config.kwargs == {"my-arg": 3}
+    assert apply(START, {"num-envs": 5, "learner__rate": 0.5}) == apply(START, {"num_envs": 5, "learner.rate": 0.5})
+
+
+def test_the_text_of_an_entry_can_stay_text() -> None:
+    settings_of_entries = {"kwargs.a": "1", "kwargs.b": "word", "kwargs.c": 1, "name": "1"}
+    quoted = quote_entries(Whole, settings_of_entries)
+    assert apply(START, quoted).kwargs == {"a": "1", "b": "word", "c": 1}
+    assert apply(START, quoted).name == "1"
 
 
 def test_scalars_of_numpy_are_numbers() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from rollmill.campaigns.follow import RunLength
 from rollmill.campaigns.jobs import ENDED, Campaign, CampaignFailedError, Job, Record
 from rollmill.campaigns.progress import CampaignDisplay, Progress, RunProgress
 from rollmill.campaigns.run_queue import RunningJob, RunQueue
@@ -36,8 +37,8 @@ class Source(Protocol):
         """Return the next run to be started; None if none can be started now."""
         ...
 
-    def total_steps(self, job: Job) -> int:
-        """Agent steps after which a run ends."""
+    def length(self, job: Job) -> RunLength:
+        """When a run ends."""
         ...
 
     def is_hopeless(self, running: RunningJob) -> bool:
@@ -72,7 +73,7 @@ def run_all(campaign: Campaign, source: Source, *, jobs: int, title: str, quiet:
     with (
         StopSignals() as signals,
         CampaignDisplay(title, quiet=quiet) as display,
-        RunQueue(campaign, jobs) as queue,
+        RunQueue(campaign, jobs, is_ending=lambda: signals.received is not None) as queue,
     ):
         began = time.monotonic()
         while signals.received is None:
@@ -132,7 +133,7 @@ def _records(campaign: Campaign, source: Source) -> list[Record]:
 
 
 def _share(running: RunningJob, source: Source) -> float:
-    return min(1.0, running.follower.agent_steps / source.total_steps(running.job))
+    return running.follower.share(source.length(running.job))
 
 
 def _of_run(running: RunningJob, source: Source) -> RunProgress:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,26 @@ from rollmill.storage.evaluations import EVALUATIONS_FILE, EvaluationQueue
 from rollmill.storage.population_config import POLICIES_FOLDER
 
 Point = tuple[int, float]
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """When a run ends.
+
+    Attributes:
+        total_steps: Agent steps.
+        max_seconds: Seconds of training, if they end it before; None for no such limit.
+    """
+
+    total_steps: int
+    max_seconds: float | None = None
+
+    def share(self, agent_steps: int, seconds: float) -> float:
+        """How much of it a run has done, 0 to 1."""
+        of_time = 0.0 if self.max_seconds is None else seconds / self.max_seconds
+        return min(1.0, max(agent_steps / self.total_steps, of_time))
+
+
 _OF_EVALUATIONS = re.compile(rf"(?:policy/(\w+)/)?{EVALUATION_GROUP}/(.*)")
 
 
@@ -50,6 +72,18 @@ class RunFollower:
     def agent_steps(self) -> int:
         """Agent steps of the newest row."""
         return int(self.rows[-1].get("agent_steps", 0)) if self.rows else 0
+
+    def share(self, length: RunLength, agent_steps: float = math.inf) -> float:
+        """How much of a run was done at a number of agent steps, 0 to 1.
+
+        Args:
+            length: When it ends.
+            agent_steps: By default those of the newest row.
+        """
+        row = next((row for row in self.rows if row.get("agent_steps", 0) >= agent_steps), None)
+        row = row or (self.rows[-1] if self.rows else {})
+        steps = min(agent_steps, row.get("agent_steps", 0))
+        return length.share(int(steps), row.get("time_s", 0.0))
 
     def curve(self, metric: str) -> list[Point]:
         """The metric's values so far; see :func:`curve_of_metric`."""
@@ -96,9 +130,9 @@ def known_until(metric: str, curve: Sequence[Point], agent_steps: int) -> int:
     return curve[-1][0] if curve else 0
 
 
-def value_at(curve: Sequence[Point], agent_steps: float) -> float | None:
-    """The newest value at a number of agent steps; None before the first."""
-    found = [value for steps, value in curve if steps <= agent_steps]
+def value_at(curve: Sequence[tuple[float, float]], place: float) -> float | None:
+    """The newest value at a place of a curve; None before the first."""
+    found = [value for at, value in curve if at <= place]
     return found[-1] if found else None
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,9 @@ from rollmill.runtime.signed_files import signed
 from rollmill.runtime.watchdog import Watchdog
 
 _EXIT_INTERRUPTED = 130
+# How a run ends that was asked to: after it has begun, and before.
+_SIGNALLED = (_EXIT_INTERRUPTED, -signal.SIGTERM)
+_SIGNALLED_WITHIN_S = 0.5
 # A run ends within ten seconds of a request.
 _GRACE_S = 15.0
 _LONGEST_ERROR = 2000  # characters
@@ -65,10 +68,18 @@ class RunQueue:
         campaign: Whose runs they are.
         jobs: Runs at the same time.
         cpus: CPUs that they share; by default all that this process may use.
+        is_ending: Whether a signal has asked this process to end.
     """
 
-    def __init__(self, campaign: Campaign, jobs: int, cpus: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        campaign: Campaign,
+        jobs: int,
+        cpus: Sequence[int] | None = None,
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._campaign = campaign
+        self._is_ending = is_ending
         self._shares = shares_of(usable_cpus() if cpus is None else cpus, jobs)
         self._running: dict[str, RunningJob] = {}
         self._watchdog: Watchdog | None = None
@@ -145,9 +156,18 @@ class RunQueue:
         for name, running in list(self._running.items()):
             code = running.process.poll()
             if code is not None:
+                if running.wanted_end is None and code in _SIGNALLED and self._was_signalled_with_us():
+                    running.wanted_end = "waiting"
                 del self._running[name]
                 ended.append(self._ended(running, code))
         return ended
+
+    def _was_signalled_with_us(self) -> bool:
+        """Whether a signal to every process of the campaign, as sent by Slurm and systemd, has ended a run."""
+        deadline = time.monotonic() + _SIGNALLED_WITHIN_S
+        while not self._is_ending() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self._is_ending()
 
     def end_all(self, grace_s: float) -> None:
         """End all runs; they are resumed by the next session.

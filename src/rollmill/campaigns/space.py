@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rollmill.settings.config import Config
-from rollmill.settings.option_values import OptionError, coerce, format_value, type_name
+from rollmill.settings.option_values import OptionError, coerce, format_value, plain, type_name
 from rollmill.settings.options import annotation_of, flatten, full_keys
 
 _RANGE = ("low", "high", "log", "step")
@@ -335,7 +335,8 @@ def _dimension(key: str, table: Mapping[str, Any], annotation: object) -> Dimens
 
 
 def _range(key: str, table: Mapping[str, Any], annotation: object) -> Range:
-    low, high, step, log = table["low"], table["high"], table.get("step"), table.get("log", False)
+    low, high, step, log = (plain(table.get(part)) for part in ("low", "high", "step", "log"))
+    log = False if log is None else log
     for part, value in (("low", low), ("high", high), ("step", step)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
             raise SpaceError(f"the space: [{key}] has {part} = {value!r}: give a number.")
@@ -387,6 +388,6 @@ def _coerced(value: object, annotation: object, key: str) -> Any:
 
 def _jsonable(value: object) -> Any:
     try:
-        return json.loads(json.dumps(value))
+        return json.loads(json.dumps(plain(value)))
     except (TypeError, ValueError) as error:
         raise SpaceError(f"the space: the choice {value!r} cannot be written as JSON ({error}).") from error

@@ -30,7 +30,7 @@ from typing import Any, Final
 from rollmill.campaigns.jobs import CampaignError
 from rollmill.envs import suites
 from rollmill.settings.config import Config
-from rollmill.settings.options import is_entry
+from rollmill.settings.options import is_entry, quote_entries
 from rollmill.settings.value_checks import check_integer
 
 # SAC's five (Haarnoja et al. 2018, arXiv:1801.01290, figure 1), in today's versions.
@@ -204,7 +204,7 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and not is_value:
             found |= flat(value, f"{key}.")
         else:
-            found[key] = value
+            found |= quote_entries(Config, {key: value})
     return found
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rollmill.api import check_main_guard, make_config
+from rollmill.api import check_main_guard, make_config, preset_name
 from rollmill.campaigns.driver import run_all
+from rollmill.campaigns.follow import RunLength
 from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record, job_name, open_campaign
 from rollmill.campaigns.program import with_own_code
 from rollmill.campaigns.run_queue import RunningJob
@@ -84,7 +85,7 @@ class SuiteResult:
 
 
 def suite(
-    name: str | Sequence[str],
+    name: str | Sequence[str | Callable[..., Any]],
     *,
     algo: str | None = None,
     protocol: str | None = None,
@@ -102,7 +103,8 @@ def suite(
     with ``suite/NAME`` as what to train, which are the tasks that one run learns together.
 
     Args:
-        name: A built-in suite, the path of a TOML file (see :mod:`rollmill.campaigns.suite_file`), or environments.
+        name: A built-in suite, the path of a TOML file (see :mod:`rollmill.campaigns.suite_file`), or environments,
+            each as for :func:`rollmill.train`.
         algo: As for :func:`rollmill.train`, instead of the suite's.
         protocol: Likewise.
         seeds: Runs in each environment, with the seeds ``seed``, ``seed + 1``, ...; the suite's, or one, by default.
@@ -122,7 +124,9 @@ def suite(
     check_main_guard("suite()")
     check_integer("jobs", jobs, 1)
     check_extra("plots", "the report of a suite")
-    found = find_suite(name) if isinstance(name, str) else Suite("environments", tuple(name))
+    found = find_suite(name) if isinstance(name, str) else Suite("environments", tuple(map(preset_name, name)))
+    if not found.environments:
+        raise CampaignError("the list of environments is empty: name at least one.")
     found = _chosen(found, envs)
     if seeds is not None:
         check_integer("seeds", seeds, 1)
@@ -151,7 +155,7 @@ class _PlannedRun:
 
     job: Job
     label: str
-    total_steps: int
+    length: RunLength
 
 
 class _Runs:
@@ -159,21 +163,21 @@ class _Runs:
 
     def __init__(self, campaign: Campaign, planned: Sequence[_PlannedRun]) -> None:
         self._left = [run.job for run in planned if campaign.records[run.job.name].status not in ENDED]
-        self._steps = {run.job.name: run.total_steps for run in planned}
+        self._lengths = {run.job.name: run.length for run in planned}
 
     @property
     def total(self) -> int:
-        return len(self._steps)
+        return len(self._lengths)
 
     @property
     def names(self) -> Collection[str]:
-        return self._steps.keys()
+        return self._lengths.keys()
 
     def take(self) -> Job | None:
         return self._left.pop(0) if self._left else None
 
-    def total_steps(self, job: Job) -> int:
-        return self._steps[job.name]
+    def length(self, job: Job) -> RunLength:
+        return self._lengths[job.name]
 
     def is_hopeless(self, running: RunningJob) -> bool:
         return False
@@ -230,7 +234,7 @@ def _planned(
             seed = config.seed + place
             name = job_name(env, method.name, f"seed_{seed}")
             job = Job(name, env, {**settings, "seed": seed}, chosen_algo, chosen_protocol, label)
-            planned.append(_PlannedRun(job, label, config.total_steps))
+            planned.append(_PlannedRun(job, label, RunLength(config.total_steps, config.max_seconds)))
     names = [run.job.name for run in planned]
     if twice := [name for name in names if names.count(name) > 1]:
         raise CampaignError(

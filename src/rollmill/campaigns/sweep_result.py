@@ -12,7 +12,7 @@ from rollmill.campaigns.space import Dimension
 from rollmill.campaigns.study import Trial
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import format_untyped, format_value
-from rollmill.settings.options import is_entry
+from rollmill.settings.options import is_entry, quote_entries
 
 # Above it, six digits would have less than one decimal, or an exponent.
 _LARGE: Final = 1e5
@@ -79,7 +79,8 @@ class SweepResult:
     def best_settings(self) -> dict[str, Any]:
         """The settings of the best trial and what all share, for ``rollmill.train(preset, **settings)``."""
         chosen = {"algo": self.algo, "protocol": self.protocol}
-        return {**{name: value for name, value in chosen.items() if value is not None}, **self._settings}
+        settings = quote_entries(Config, self._settings)
+        return {**{name: value for name, value in chosen.items() if value is not None}, **settings}
 
     @property
     def command(self) -> str:

@@ -9,16 +9,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rollmill.api import check_main_guard, make_config, preset_name
 from rollmill.campaigns.driver import run_all
-from rollmill.campaigns.follow import RunFollower, curve_of_metric, known_until, value_at
+from rollmill.campaigns.follow import RunFollower, RunLength, curve_of_metric, known_until, value_at
 from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record, job_name, open_campaign, trial_run_name
 from rollmill.campaigns.program import with_own_code
 from rollmill.campaigns.run_queue import RunningJob
@@ -29,8 +30,7 @@ from rollmill.campaigns.sweep_result import SweepResult
 from rollmill.extras import check_extra
 from rollmill.settings.config import Config
 from rollmill.settings.idle import check_evaluated
-from rollmill.settings.option_values import format_untyped
-from rollmill.settings.options import encode_settings, full_keys, is_entry
+from rollmill.settings.options import encode_settings, full_keys, quote_entries
 from rollmill.settings.value_checks import check_choice, check_integer
 
 TRIALS = 20
@@ -204,12 +204,7 @@ class _Plan:
 
     def settings(self, trial: Trial, seed: int) -> dict[str, Any]:
         """The settings of a run."""
-        # The text of an entry of a mapping is read as JSON where it is some ("1").
-        found = {
-            key: format_untyped(value) if isinstance(value, str) and is_entry(Config, key) else value
-            for key, value in {**self.fixed, **trial.settings}.items()
-        }
-        return {**found, "seed": seed}
+        return {**quote_entries(Config, {**self.fixed, **trial.settings}), "seed": seed}
 
 
 def _plan(
@@ -223,7 +218,8 @@ def _plan(
 ) -> _Plan:
     def config_with(more: Mapping[str, object]) -> Config:
         # A setting given in both is replaced, however its key is written.
-        given = {**full_keys(base, overrides), **more} if more else overrides
+        entries, others = _apart({**full_keys(base, overrides), **more})
+        given = {**quote_entries(Config, entries), **others} if more else overrides
         found = make_config(preset, given, algo=algo, protocol=protocol)
         found.resolved()
         return found
@@ -249,10 +245,8 @@ def _plan(
             )
     fixed = {key: value for key, value in encode_settings(config, overrides).items() if key not in searched}
     fixed.pop("seed", None)
-    for key in [key for key in fixed if any(name.startswith(f"{key}.") for name in searched)]:
-        # Single entries of a mapping vary: the others are set one by one, too.
-        fixed |= {f"{key}.{name}": value for name, value in cast("Mapping[str, Any]", fixed.pop(key)).items()}
-    fixed = {key: value for key, value in fixed.items() if key not in searched}
+    entries, others = _apart(fixed, searched)
+    fixed = {key: value for key, value in {**entries, **others}.items() if key not in searched}
     check_metric(metric, config)
     return _Plan(
         preset=preset,
@@ -267,6 +261,18 @@ def _plan(
         algo=algo,
         protocol=protocol,
     )
+
+
+def _apart(settings: Mapping[str, Any], varied: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide settings into those of entries, of mappings of which single entries are set or vary, and the others."""
+    entries: dict[str, Any] = {}
+    others = dict(settings)
+    for key in [key for key in settings if any(name.startswith(f"{key}.") for name in (*settings, *varied))]:
+        whole = others.pop(key)
+        if isinstance(whole, str):  # A word of a command line.
+            whole = json.loads(whole)
+        entries |= {f"{key}.{name}": value for name, value in whole.items()}
+    return entries, others
 
 
 def _values(config: Config, keys: Collection[str]) -> dict[str, Any]:
@@ -330,8 +336,10 @@ class _Trials:
             self._begin(self._study.ask())
         return self._queued.pop(0)
 
-    def total_steps(self, job: Job) -> int:
-        return int(job.settings.get("total_steps", self._plan.config.total_steps))
+    def length(self, job: Job) -> RunLength:
+        config, settings = self._plan.config, job.settings
+        steps = settings.get("total_steps", config.total_steps)
+        return RunLength(int(steps), settings.get("max_seconds", config.max_seconds))
 
     def is_hopeless(self, running: RunningJob) -> bool:
         trial = self._trial_of[running.job.name]
@@ -339,7 +347,7 @@ class _Trials:
             return True  # Another seed of it was pruned, or has failed.
         if running.job.name != trial_run_name(trial.number, 0):  # The pruner goes by the first seed.
             return False
-        self._report(trial.number, running.follower, self.total_steps(running.job))
+        self._report(trial.number, running.follower, self.length(running.job))
         return self._study.is_hopeless(trial.number)
 
     def ended(self, record: Record) -> None:
@@ -388,7 +396,7 @@ class _Trials:
             curves = [self._curve(record.job.name) for record in records]
             first = RunFollower(self._campaign.run_dir(records[0].job.name))
             first.update()
-            self._report(number, first, self.total_steps(records[0].job), has_ended=True)
+            self._report(number, first, self.length(records[0].job), has_ended=True)
             if empty := [record.job.name for record, curve in zip(records, curves, strict=True) if not curve]:
                 self._study.fail(number, f"{empty[0]} has no value of {self._metric}; did an episode end?")
             else:
@@ -401,12 +409,12 @@ class _Trials:
         """Take back the other runs of a trial."""
         self._queued = [job for job in self._queued if job.name not in names]
 
-    def _report(self, number: int, follower: RunFollower, total_steps: int, *, has_ended: bool = False) -> None:
+    def _report(self, number: int, follower: RunFollower, length: RunLength, *, has_ended: bool = False) -> None:
         curve = follower.curve(self._metric)
         known = follower.agent_steps if has_ended else known_until(self._metric, curve, follower.agent_steps)
-        reached = math.floor(POINTS * min(1.0, known / total_steps))
-        for point in range(1, reached + 1):
-            value = value_at(curve, point * total_steps / POINTS)
+        by_share = [(follower.share(length, steps), value) for steps, value in curve]
+        for point in range(1, math.floor(POINTS * follower.share(length, known)) + 1):
+            value = value_at(by_share, point / POINTS)
             if value is not None:
                 self._study.report(number, point, value)
 

@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 _TRUE = ("true", "on", "yes", "1")
 _FALSE = ("false", "off", "no", "0")
@@ -41,6 +41,11 @@ class _MismatchError(Exception):
 
 PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
 """Words that an entry of a mapping takes for these values, beside JSON."""
+
+
+def plain(value: Any) -> Any:
+    """The number that a scalar of NumPy's holds, for example from a sweep over np.arange; others as they are."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
 
 
 def coerce(value: object, annotation: object, key: str, *, text: bool = False) -> object:
@@ -76,8 +81,8 @@ def _coerce(value: object, annotation: object, text: bool) -> object:
         raise _MismatchError
     kind = origin or annotation
     is_untyped = kind is object or kind is typing.Any
-    if not is_untyped and type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-        value = typing.cast("typing.Any", value).item()  # For example from a sweep over np.arange.
+    if not is_untyped:
+        value = plain(value)
     if kind is bool:
         return _coerce_bool(value, text)
     if kind is int:

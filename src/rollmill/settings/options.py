@@ -25,6 +25,7 @@ import difflib
 import functools
 import json
 import operator
+import re
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,6 +48,7 @@ from rollmill.settings.option_values import (
     UnknownSettingError,
     coerce,
     encode,
+    format_untyped,
 )
 
 if TYPE_CHECKING:
@@ -177,6 +179,17 @@ def is_entry(cls: type[DataclassInstance], key: str) -> bool:
     return _mapping_above(cls, key) is not None
 
 
+def quote_entries(cls: type[DataclassInstance], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by complete key, written such that the text of a mapping's entry stays text.
+
+    :func:`apply` reads it as JSON where it is some, such as ``"1"``.
+    """
+    return {
+        key: format_untyped(value) if isinstance(value, str) and is_entry(cls, key) else value
+        for key, value in settings.items()
+    }
+
+
 def annotation_of(config: DataclassInstance, key: str) -> object:
     """The annotation of a setting that a configuration has.
 
@@ -254,7 +267,7 @@ def _resolve(cls: type[DataclassInstance], given: str, value: object) -> str:
 
     A section that has the name of a setting elsewhere (``pbt``) is meant only by a value for a whole section.
     """
-    key, known = given.replace("__", ".").replace("-", "_"), keys_of(cls)
+    key, known = _plain_key(cls, given), keys_of(cls)
     matches = [k for k in known if k.rpartition(".")[2] == key]
     is_section = any(k.startswith(f"{key}.") for k in known)
     is_whole = isinstance(value, Mapping) or is_dataclass_instance(value)
@@ -268,6 +281,16 @@ def _resolve(cls: type[DataclassInstance], given: str, value: object) -> str:
     advice = _advice(key, known)
     listing = "; `rollmill train --help-all` lists all settings"
     raise UnknownSettingError(f"unknown setting {given!r}{advice or listing}", given, has_advice=bool(advice))
+
+
+def _plain_key(cls: type[DataclassInstance], given: str) -> str:
+    """The key with dots and underscores. The names of a mapping's entries are the user's own, and stay."""
+    plain = given.replace("__", ".").replace("-", "_")
+    mapping = _mapping_above(cls, plain)
+    if mapping is None or "." not in given:
+        return plain
+    words = re.split(r"(\.|__)", given)  # and what divides them
+    return f"{mapping}.{''.join(words[2 * len(mapping.split('.')) :])}"
 
 
 def _mapping_above(cls: type[DataclassInstance], key: str) -> str | None:
