@@ -108,6 +108,7 @@ class ArraySpec:
         high: Largest value, likewise.
         one_hot: Whether these are choices that the data plane has made one-hot, and nobody normalises.
         stack: How its frames are stacked, where it is known to be a stack.
+        seen: The largest magnitude in the first observation of a probe; None where none was looked at.
     """
 
     shape: tuple[int, ...]
@@ -116,6 +117,7 @@ class ArraySpec:
     high: float | None = None
     one_hot: bool = False
     stack: FrameStack | None = None
+    seen: float | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:

@@ -331,6 +331,43 @@ def test_an_environment_that_makes_a_new_action_space_for_each_access_repeats() 
     assert repeats(NewSpaces())
 
 
+@pytest.mark.parametrize("shows", ["reset", "step"])
+def test_a_generator_that_a_reset_makes_anew_does_not_repeat(shows: str) -> None:
+    class Reseeding(gymnasium.Env[Any, Any]):
+        observation_space, action_space = BOX, TWO
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.random = np.random.default_rng(seed)  # Without a seed from the operating system's entropy.
+            return self.show("reset"), {}
+
+        def step(self, action: Any) -> Any:
+            return self.show("step"), 0.0, False, False, {}
+
+        def show(self, when: str) -> Any:
+            return self.random.random(2, np.float32) if when == shows else np.zeros(2, np.float32)
+
+    assert repeats(Reseeding()) is False
+
+
+def test_a_vector_that_resets_in_the_same_step_and_does_not_say_so_is_refused() -> None:
+    class Silent(OddVector):
+        def __init__(self, num_envs: int) -> None:
+            super().__init__(num_envs, np.zeros(num_envs))
+            self.metadata = {}
+
+        def step(self, actions: Any) -> Any:
+            observation, reward, terminated, truncated, _ = super().step(actions)
+            return observation, reward, terminated, ~truncated, {"final_obs": observation}
+
+    register_env("test/silent", Silent, vector=True)
+    silent = EnvConfig(name="test/silent")
+    group = make_group(silent, 2, [0, 1])
+    view, outcome = arrays(probe(silent), 2)
+    group.reset(view)
+    with pytest.raises(UnsupportedSpace, match=r"gives info\['final_obs'\].*AutoresetMode\.SAME_STEP"):
+        group.step(np.zeros((2, 1), np.int32), None, view, outcome)
+
+
 class Wide(OddVector):
     """Returns observations of another shape."""
 

@@ -206,3 +206,26 @@ def test_a_moved_file_is_found_after_an_import_from_its_new_path(tmp_path, monke
     assert probe(EnvConfig(name="moved", imports=(recorded,))).name == "moved"
     assert lasting_name("moved_envs.py") == str(tmp_path / "moved_envs.py")
     assert lasting_name("my_pkg.envs") == "my_pkg.envs"
+
+
+def test_neighbours_of_a_script_come_before_the_working_directory(tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "neighbour.py").write_text(f"NAME = {name!r}\n")
+        (folder / "script_of_one.py").write_text("from neighbour import NAME\n")
+    monkeypatch.chdir(tmp_path / "other")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "other")])
+    for module in ("neighbour", "script_of_one"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert import_user_code(str(tmp_path / "one" / "script_of_one.py")).NAME == "one"
+
+
+def test_a_script_may_have_a_name_that_is_no_identifier(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script = tmp_path / "01-maze.py"
+    script.write_text("from gymnasium.envs.classic_control.cartpole import CartPoleEnv as Maze\n")
+    import_user_code(str(script))
+    found = find_registration("01-maze:Maze")
+    assert found is not None
+    assert found.factory is CartPoleEnv

@@ -279,3 +279,12 @@ def test_fitting_observation_is_accepted(space, observation):
     codec.check(observation)
     views = {name: np.zeros((1, *spec.shape), spec.dtype) for name, spec in codec.specs.items()}
     codec.write_row(observation, 0, views)
+
+
+def test_how_large_numbers_are_is_found_in_an_observation() -> None:
+    space = spaces.Dict({"pressure": spaces.Box(-np.inf, np.inf, (2,), np.float32), "choice": spaces.Discrete(3)})
+    codec = ObservationCodec(space)
+    assert [item.seen for item in codec.specs.values()] == [None, None]
+    found = codec.specs_with_scale({"pressure": np.array([-101325.0, 3.0], np.float32), "choice": 1})
+    assert {name: item.seen for name, item in found.items()} == {"pressure": 101325.0, "choice": None}
+    assert found == codec.specs

@@ -8,11 +8,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 import rollmill
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import EnvironmentFailure, UnknownEnvironment
 from rollmill.envs.factory import make_env, make_group, probe
+from rollmill.envs.registry import register_env
 from rollmill.envs.trust import named_code
 from rollmill.envs.views import own_views
 from rollmill.reporting.metrics import read_metrics
@@ -85,6 +87,18 @@ def test_wrong_arguments_are_the_environment_s_failure() -> None:
 def test_missing_arguments_are_told_as_those_of_the_wrapper() -> None:
     with pytest.raises(EnvironmentFailure, match=r"RecordVideo raised TypeError around .*given as RecordVideo\(NAME"):
         probe(config("RecordVideo"))
+
+
+def test_a_wrapper_that_does_not_fit_is_named() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"env\.wrappers: ClipReward raised InvalidBound around gym/CartPole"):
+        make_env(config("ClipReward"))
+
+
+def test_a_wrapper_sees_the_time_limit_of_an_environment_of_one_s_own() -> None:
+    register_env("test/pole", CartPoleEnv)
+    env = make_env(config("TimeAwareObservation", "test/pole", max_episode_steps=3))
+    env.reset(seed=0)
+    assert [env.step(step % 2)[3] for step in range(3)] == [False, False, True]
 
 
 def test_a_wrapper_may_need_a_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def spec_of(item: ArraySpec, *, repeats: bool | None = None) -> EnvSpec:
         (ArraySpec(shape=(64, 64, 3), dtype="float32"), False),
         (ArraySpec(shape=(64, 64, 3), dtype="uint8", low=0, high=255), False),
         (ArraySpec(shape=(7, 7, 3), dtype="float32", low=0, high=10), False),
-        (ArraySpec(shape=(4,), dtype="float32", low=0, high=255), False),
+        (ArraySpec(shape=(4,), dtype="float32", low=0, high=1), False),
     ],
 )
 def test_a_float_picture_that_is_not_scaled_is_named(item: ArraySpec, is_named: bool) -> None:
@@ -34,6 +34,26 @@ def test_a_float_picture_that_is_not_scaled_is_named(item: ArraySpec, is_named: 
     assert [line.startswith("observation 'obs' of mine looks like an image") for line in lines] == [True] * is_named
     normalised = rollmill.make_config("gym/CartPole-v1", {"model.normalise_observations": True})
     assert caveats_of(normalised, spec_of(item)) == []
+
+
+@pytest.mark.parametrize(
+    ("item", "is_named"),
+    [
+        (ArraySpec(shape=(2,), dtype="float32", seen=101325.0), True),
+        (ArraySpec(shape=(2,), dtype="int64", low=0, high=1000), True),
+        (ArraySpec(shape=(2,), dtype="float32", low=-28, high=28, seen=5.0), False),
+        (ArraySpec(shape=(2,), dtype="float32"), False),
+        (ArraySpec(shape=(128,), dtype="uint8", low=0, high=255), False),
+    ],
+)
+def test_large_numbers_that_nothing_scales_are_named(item: ArraySpec, is_named: bool) -> None:
+    replay = rollmill.make_config("gym/CartPole-v1", algo="dqn")
+    (*lines,) = caveats_of(replay, spec_of(item))
+    assert [" has numbers up to " in line and "no normaliser" in line for line in lines] == [True] * is_named
+    unscaled = rollmill.make_config("gym/CartPole-v1", {"model.normalise_observations": False})
+    assert ["nothing scales it" in line for line in caveats_of(unscaled, spec_of(item))] == [True] * is_named
+    scaled = rollmill.make_config("gym/CartPole-v1", {"model.normalise_observations": True})
+    assert caveats_of(scaled, spec_of(item)) == []
 
 
 def test_an_environment_that_does_not_repeat_is_named_in_lockstep_alone() -> None:

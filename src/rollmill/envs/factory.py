@@ -148,7 +148,16 @@ def _wrapped_maker(maker: Maker, calls: Sequence[WrapperCall], config: EnvConfig
             + (": leave env.vector out" if maker.env is not None else ", which has no such form")
         )
     # Not the bare environment: some wrappers ask Gymnasium's own for the time limit.
-    return maker._replace(env=wrapped(maker.env, calls, config.name), bare_env=None, vector=None, prefer_vector=False)
+    inner = maker.env if maker.bare_env is not None else _with_time_limit(maker.env, maker.time_limit)
+    return maker._replace(env=wrapped(inner, calls, config.name), bare_env=None, vector=None, prefer_vector=False)
+
+
+def _with_time_limit(make: Callable[[], Any], limit: int | None) -> Callable[[], Any]:
+    def build() -> Any:
+        env = make()
+        return env if limit is None or is_multi_agent(env) else gymnasium.wrappers.TimeLimit(env, limit)
+
+    return build
 
 
 def _registered_maker(entry: Registration, config: EnvConfig) -> Maker:
@@ -209,10 +218,7 @@ def make_env(config: EnvConfig) -> Any:
     maker = resolve_maker(config)
     if maker.env is None:
         raise UnknownEnvironment(f"{config.name!r} has only a native vector environment: use one in Python here")
-    env = maker.env()
-    if maker.time_limit is None or maker.bare_env is not None or is_multi_agent(env):
-        return env
-    return gymnasium.wrappers.TimeLimit(env, maker.time_limit)
+    return (maker.env if maker.bare_env is not None else _with_time_limit(maker.env, maker.time_limit))()
 
 
 def make_group(
@@ -397,7 +403,7 @@ def _probe_one(
     has_mask = (codec.has_mask or ACTION_MASK in info) and action.num_discrete > 0
     return EnvSpec(
         name=config.name,
-        observation=_with_stacks(codec.specs, maker.stack if native else stack_of(env)),
+        observation=_with_stacks(codec.specs_with_scale(first[0]), maker.stack if native else stack_of(env)),
         action=action,
         has_action_mask=has_mask,
         frameskip=maker.frameskip,

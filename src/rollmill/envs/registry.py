@@ -116,9 +116,12 @@ def find_registration(name: str) -> Registration | None:
 
 def _import(module: str, name: str) -> Callable[..., Any] | None:
     """Return a module's callable of that name; None if there is no such module or name."""
-    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-        return None
-    found: Any = import_if_there(module)
+    # A script that is imported already may have any name ("my-maze").
+    found: Any = sys.modules.get(module)
+    if found is None:
+        if not all(part.isidentifier() for part in module.split(".")):
+            return None
+        found = import_if_there(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     return found if callable(found) else None

@@ -11,12 +11,13 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from rollmill.envs.errors import failures
 
+# Of each of two episodes.
 _STEPS = 20
 _LONGEST_S = 10.0
 
 
 def repeats(env: Any) -> bool | None:
-    """Whether two episodes with the same seed and the same actions are equal.
+    """Whether the same seed and the same actions give the same episodes.
 
     Args:
         env: A ``gymnasium.Env`` without action masks.
@@ -41,9 +42,12 @@ def _play(env: Any, deadline: float) -> list[Any]:
     space = env.action_space  # A property may make a new one each time.
     space.seed(0)
     seen = [copy.deepcopy(env.reset(seed=0)[0])]
-    for _ in range(_STEPS):
+    for step in range(2 * _STEPS):
         if time.monotonic() > deadline:
             break
+        if step == _STEPS:
+            # Only the first reset of a run has a seed; a generator that each reset makes anew would then be random.
+            seen.append(copy.deepcopy(env.reset()[0]))
         action = space.sample()
         # In training a choice is a Python integer, too.
         observation, reward, terminated, truncated, _ = env.step(

@@ -8,6 +8,7 @@ are stored as one-hot ``float32`` vectors (an index is not a magnitude, and ever
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -232,6 +233,19 @@ class ObservationCodec:
             _check_numbers(leaf, array)
             if leaf.choices is not None and leaf.choices.columns(array.ravel()) is None:
                 raise _misfit(leaf, f"it is {array.tolist()}")
+
+    def specs_with_scale(self, observation: Any) -> dict[str, ArraySpec]:
+        """The specs, with how large the numbers of an observation are (``ArraySpec.seen``).
+
+        Args:
+            observation: Of one environment, or of a batch.
+        """
+        return {
+            leaf.name: leaf.spec
+            if leaf.choices is not None
+            else replace(leaf.spec, seen=float(np.abs(np.asarray(_entry(leaf, observation), float)).max(initial=0.0)))
+            for leaf in self.leaves
+        }
 
     def mask_of(self, observation: Any) -> Any:
         """Return the raw mask in an observation (only with ``has_mask``); None if it has none, as a final one may."""

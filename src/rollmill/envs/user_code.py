@@ -112,10 +112,11 @@ def _import_file(name: str, option: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Other processes look up its definitions under this name before they could import the file by its path, so its
-    # folder is searched, too. That also finds the neighbouring files that it imports.
-    folder = str(path.parent)
+    # folder is searched, too. That also finds the neighbouring files that it imports, before files of the same names in
+    # the working directory, which may be another project.
+    folder, here = str(path.parent), os.getcwd()
     if folder not in sys.path:
-        sys.path.append(folder)
+        sys.path.insert(sys.path.index(here) if here in sys.path else len(sys.path), folder)
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)

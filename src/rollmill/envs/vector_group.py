@@ -245,6 +245,12 @@ class VectorGroup:
         outcome.terminated[was_masked] = False
         outcome.truncated[was_masked] = False
         if self._mode == "next_step":
+            if _given_mode(self._env) is None and not {"final_obs", "final_observation"}.isdisjoint(info):
+                raise UnsupportedSpace(
+                    f"{self._name} gives info['final_obs'], as vectors do that reset in the step in which an episode "
+                    "ends, but without metadata['autoreset_mode'] it is taken to reset in the next one: set that to "
+                    "gymnasium.vector.AutoresetMode.SAME_STEP or NEXT_STEP"
+                )
             return
         self._hidden_ends[ended] = np.where(was_masked & self._masked, self._hidden_ends + 1, 0)[ended]
         if int(self._hidden_ends.max()) >= _MOST_HIDDEN_ENDS:
@@ -367,8 +373,12 @@ class VectorGroup:
         self.failures.append(report(f"environments {index} of {self._name}", where, error))
 
 
+def _given_mode(env: Any) -> Any:
+    return getattr(env, "metadata", {}).get("autoreset_mode")
+
+
 def _autoreset_mode(env: Any) -> str:
-    mode = getattr(env, "metadata", {}).get("autoreset_mode")
+    mode = _given_mode(env)
     if mode is None:  # Gymnasium 1.0's vectors without the entry use its default, NEXT_STEP.
         return "next_step"
     given = str(getattr(mode, "name", mode))

@@ -17,7 +17,8 @@ from rollmill.settings.value_checks import ConfigError
 # Wrappers of Gymnasium that a group of environments must not have, with what to use instead.
 _REFUSED = {
     "NormalizeObservation": "its moments would be those of one environment, and evaluations would not have them: use "
-    "model.normalise_observations=true",
+    "model.normalise_observations=true, or off-policy, where networks have no normaliser, divide by known sizes in a "
+    "wrapper of your own",
     "NormalizeReward": "its moments would be those of one environment: use model.normalise_returns=true or "
     "learner.reward_scale",
     "Autoreset": "Rollmill resets environments itself",
@@ -48,10 +49,11 @@ def wrapped(make: Callable[[], Any], calls: Sequence[WrapperCall], name: str) ->
         for kind, call in zip(kinds, calls, strict=True):
             try:
                 env = kind(env, *call.args, **call.kwargs)
-            except TypeError as error:
+            except Exception as error:
+                hint = f"; arguments of a wrapper are given as {call.name}(NAME=VALUE)"
                 raise EnvironmentFailure(
-                    f"env.wrappers: {call.name} raised TypeError around {name}: {error}; arguments of a wrapper are "
-                    f"given as {call.name}(NAME=VALUE)"
+                    f"env.wrappers: {call.name} raised {type(error).__name__} around {name}: {error}"
+                    + (hint if isinstance(error, TypeError) else "")
                 ) from error
         return env
 

@@ -62,7 +62,10 @@ _CLASSES: dict[str, type[torch.optim.Optimizer]] = {"adam": Adam, "adamw": AdamW
 class NonFiniteGradientError(RuntimeError):
     """A gradient or a temporal difference was infinite or NaN."""
 
-    ADVICE = "Lower learner.learning_rate, set learner.reward_clip, or try learner.precision='fp32'"
+    ADVICE = (
+        "Lower learner.learning_rate, scale observations to about -1..1, set learner.reward_clip, or try "
+        "learner.precision='fp32'"
+    )
 
 
 def make_optimiser(

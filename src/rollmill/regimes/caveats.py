@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rollmill.settings.config import Config
-from rollmill.specs import BoxHead, EnvSpec
+from rollmill.specs import ArraySpec, BoxHead, EnvSpec
 
 _LEAST_SIDE = 8  # of an image
 _SCALED = 1.5  # float images up to this number count as scaled to 0..1
+# Of a vector. Acrobot's velocities (up to 28) are learned from as they are, pressures in pascals are not.
+_LARGE_NUMBER = 100.0
 # Half the distance of an action's bounds, in standard deviations of the initial policy. SB3's and CleanRL's deviation
 # of one suits -1..1; within these limits, Pendulum (-2..2) and CarRacing (0..1) still learn.
 _NARROW = 0.2
@@ -33,6 +35,7 @@ def caveats_of(
     return [
         *_unrepeatable(config, spec),
         *_unscaled_pictures(config, spec),
+        *_unscaled_numbers(config, spec),
         *_unscaled_actions(config, spec),
         *_long_turns(config, spec),
         *_few_rows(config, spec),
@@ -65,6 +68,31 @@ def _unscaled_pictures(config: Config, spec: EnvSpec) -> list[str]:
         and item.high is not None
         and item.high > _SCALED
     ]
+
+
+def _unscaled_numbers(config: Config, spec: EnvSpec) -> list[str]:
+    """Warn about large numbers where no normaliser scales them: off-policy, or where it was switched off."""
+    if config.model.normalise_observations:
+        return []
+    how = (
+        "a replay's networks have no normaliser"
+        if config.in_replay
+        else "nothing scales it (model.normalise_observations=false)"
+    )
+    return [
+        f"observation {name!r} of {spec.name} has numbers up to {largest:g}: {how}, and little is learned from numbers "
+        "far from -1 to 1. Divide it by its usual size where the environment is made, or in a wrapper (env.wrappers; "
+        "RescaleObservation(min_obs=-1, max_obs=1) where the space has bounds)"
+        for name, item in spec.observation.items()
+        if len(item.shape) < 3 and item.dtype != "uint8" and (largest := _largest(item)) > _LARGE_NUMBER
+    ]
+
+
+def _largest(item: ArraySpec) -> float:
+    """The largest magnitude of an entry: of its bounds, or else of what was seen."""
+    if item.low is not None and item.high is not None:
+        return max(abs(item.low), abs(item.high))
+    return item.seen or 0.0
 
 
 def _unscaled_actions(config: Config, spec: EnvSpec) -> list[str]:
