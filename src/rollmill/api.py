@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -176,6 +176,8 @@ def train(
 
 
 def _check_callbacks(callbacks: Sequence[object]) -> None:
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks is {callbacks!r}: give a list, such as callbacks=[{type(callbacks).__name__}()]")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             kind = "a class: give an object of it" if isinstance(callback, type) else type(callback).__name__

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rollmill.pbt.history import HISTORY_FILE, PbtEvent, append_event, cut_history, events_until, read_history
+from rollmill.pbt.config import PbtConfig
+from rollmill.pbt.history import (
+    HISTORY_FILE,
+    PbtEvent,
+    append_event,
+    cut_history,
+    events_until,
+    read_history,
+    without_effect,
+)
 
 EVENT = PbtEvent(
     policy="a",
@@ -42,6 +51,18 @@ def test_events_until_a_checkpoint_without_the_population_are_counted(tmp_path: 
     for steps, policy in ((0, "a"), (0, "b"), (10, "a"), (11, "b"), (20, "a")):
         append_event(tmp_path, replace(EVENT, policy=policy, agent_steps=steps))
     assert [events_until(tmp_path, policy, 10) for policy in ("a", "b", "c")] == [2, 1, 0]
+
+
+def test_a_population_that_decided_nothing_is_told(tmp_path: Path) -> None:
+    config = PbtConfig(every=5000, window=20, objective="rating")
+    append_event(tmp_path, replace(EVENT, kind="start", source=None, scores={}))
+    (text,) = without_effect(tmp_path, config)
+    assert "has compared no policies: none has made pbt.every=5,000 agent steps" in text
+    append_event(tmp_path, replace(EVENT, kind="mutated", source=None, scores={"a": 0.0, "b": 0.0}))
+    (text,) = without_effect(tmp_path, config)
+    assert "the policies were equal (pbt.objective=rating)" in text
+    append_event(tmp_path, EVENT)
+    assert without_effect(tmp_path, config) == []
 
 
 def test_an_event_in_one_line() -> None:

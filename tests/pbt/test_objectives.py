@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmill.learning.results import RecentResults
-from rollmill.pbt.objectives import OBJECTIVES, check_objective, register_objective, score
+from rollmill.pbt.objectives import OBJECTIVES, ObjectiveError, check_objective, register_objective, score
 from rollmill.scores import SCORES
 from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.episodes import EpisodeEnd
@@ -33,7 +33,7 @@ def test_an_objective_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     register_objective("worst", lambda found: min(episode.episode_return for episode in found.episodes))
     register_objective("broken", lambda found: float("nan"))
     assert score("worst", results(1.0, -2.0, 3.0), None) == -2.0
-    with pytest.raises(ValueError, match=r"pbt\.objective='broken' gave nan: return a finite number"):
+    with pytest.raises(ObjectiveError, match=r"pbt\.objective='broken' gave nan: return a finite number"):
         score("broken", results(1.0, 2.0, 3.0), None)
     for nonsense, shown in ((None, "None"), ("3", "'3'"), ([1.0], "")):
         monkeypatch.setitem(OBJECTIVES.factories, "broken", lambda found, value=nonsense: value)

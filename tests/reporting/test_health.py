@@ -107,3 +107,9 @@ def test_what_was_said_before_a_resume_is_not_said_again() -> None:
 def test_returns_that_differ_from_row_to_row_differ() -> None:
     rows = [row(steps, episode_return=9.0 if steps < 9000 else 500.0, episode_return_std=0.0) for steps in STEPS]
     assert warnings_of(rows) == []
+
+
+def test_returns_without_reward_terms_say_nothing() -> None:
+    rows = [row(steps, episode_return=0.0, episode_return_std=0.0, loss_entropy=0.01) for steps in STEPS]
+    assert warnings_of(rows, least_entropy=lambda first: 2 * first) != []
+    assert warnings_of(rows, least_entropy=lambda first: 2 * first, has_reward_terms=True) == []

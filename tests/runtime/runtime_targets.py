@@ -40,7 +40,7 @@ def raise_error(context: ChildContext) -> None:
 
 
 def raise_in_thread(context: ChildContext) -> None:
-    threading.Thread(target=raise_error, args=(context,)).start()
+    threading.Thread(target=raise_error, args=(context,), name="wheels").start()
     wait_for_stop(context)
 
 

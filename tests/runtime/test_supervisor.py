@@ -117,11 +117,14 @@ def test_an_exception_comes_with_its_traceback(supervisor: Supervisor, target: o
     handle = supervisor.start("mill 3", target)
     failed = _failure(supervisor)
     assert failed.handle == handle
-    assert failed.description == f"mill 3 (pid {handle.pid}) failed: ValueError: the third wheel is loose"
+    what, *notes = failed.description.splitlines()
+    assert what == f"mill 3 (pid {handle.pid}) failed: ValueError: the third wheel is loose"
+    in_thread = "It was raised in the thread 'wheels'; a thread that an environment starts must catch its exceptions."
+    assert notes == ([in_thread] if target is targets.raise_in_thread else [])
     assert "in raise_error" in failed.traceback
     with pytest.raises(ProcessFailed, match="the third wheel is loose") as caught:
         raise failed.error()
-    assert str(caught.value).endswith("ValueError: the third wheel is loose")
+    assert str(caught.value).splitlines()[-1 - len(notes)].endswith("ValueError: the third wheel is loose")
     assert 'raise ValueError("the third wheel is loose")' in str(caught.value)
 
 

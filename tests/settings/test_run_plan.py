@@ -58,15 +58,15 @@ def test_guests_and_opponents_are_named_so_that_other_folders_find_them(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(PLAYERS, "factories", dict(PLAYERS.factories))
     rollmill.register_player("expert", lambda: lambda _, __: 0)
-    for name in ("old", "random", "lr=1", "expert"):
+    for name in ("old", "random", "lr=1", "lr=2", "expert"):
         (tmp_path / name).mkdir()
-    guests = "old,prey=old,random,other=random,far=lr=1,expert"
+    guests = "old,prey=old,random,other=random,far=lr=1,lr=2,expert"
     given = {"population.guests": guests, "eval_against": "old,expert,random", "eval_every": 1000}
     plan = _plan("envpool/ConnectFour-v1", given, tmp_path / "run")
     found = plan.settings.population
     assert found.guests[:4] == (f"{tmp_path}/old", f"prey={tmp_path}/old", "random", "other=random")
-    assert found.guests[4:] == (f"far={tmp_path}/lr=1", "expert")
-    assert [name for name, _ in found.named_guests] == ["old", "prey", "random", "other", "far", "expert"]
+    assert found.guests[4:] == (f"far={tmp_path}/lr=1", f"{tmp_path}/lr=2", "expert")
+    assert [name for name, _ in found.named_guests] == ["old", "prey", "random", "other", "far", "lr_2", "expert"]
     assert plan.settings.eval_against == (f"{tmp_path}/old", "expert", "random")
     # A process that resumes the run may not have registered the player yet.
     write_config(tmp_path / "run", plan.settings)

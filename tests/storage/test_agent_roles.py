@@ -24,6 +24,10 @@ def test_agents_are_played_by_the_policies_that_name_them() -> None:
     assert players(guests=("random",), random="agent_*") == [(0, 1), (0, 1), (2,)]
 
 
+def test_a_name_with_brackets_is_a_name() -> None:
+    assert players(("robot[0]", "robot[1]"), a="robot[0]", b="robot[1]") == [(0,), (1,)]
+
+
 @pytest.mark.parametrize(
     ("named", "message"),
     [

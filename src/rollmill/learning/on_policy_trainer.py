@@ -137,7 +137,9 @@ class OnPolicyTrainer:
         self._slow_down_s = setup.compute.slow_down_s
         self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_weight, *end)
         self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, *end)
-        self._entropy_guard = EntropyGuard(spec.action, config.entropy_floor)
+        # Returns are those of the environment's own reward, which may be 0 throughout beside reward terms.
+        floor = 0.0 if config.reward_weights else config.entropy_floor
+        self._entropy_guard = EntropyGuard(spec.action, floor)
         self._lag = LagStatistics()
         self._tasks: TaskRecord | None = None
         if spec.tasks:

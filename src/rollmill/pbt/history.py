@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from rollmill.pbt.config import PbtConfig
+
 HISTORY_FILE = "pbt.jsonl"
 
 EventKind = Literal["start", "kept", "mutated", "replaced"]
@@ -76,6 +78,29 @@ def _is_sound(event: PbtEvent) -> bool:
             for values in (event.scores, event.numbers)
         )
     )
+
+
+def without_effect(run_dir: Path, config: PbtConfig) -> list[str]:
+    """Return a warning if population-based training has decided nothing in a run; empty if it has.
+
+    Args:
+        run_dir: The run's directory.
+        config: The settings.
+    """
+    compared = [event for event in read_history(run_dir) if event.kind != "start"]
+    if not compared:
+        return [
+            f"population-based training has compared no policies: none has made pbt.every={config.every:,} agent steps "
+            f"and ended the episodes or matches of pbt.window={config.window} while another one had; train for longer, "
+            "or give smaller ones"
+        ]
+    if all(len(set(event.scores.values())) < 2 for event in compared):
+        return [
+            f"in all comparisons of population-based training the policies were equal (pbt.objective="
+            f"{config.objective}), so that none was replaced, and their numbers changed at random; choose another "
+            "pbt.objective ('return' where agents share their rewards)"
+        ]
+    return []
 
 
 def events_until(run_dir: Path, policy: str, agent_steps: int) -> int:

@@ -29,6 +29,10 @@ OF_MATCHES = (RATING, "win_rate")
 """Objectives that need matches instead of episodes."""
 
 
+class ObjectiveError(ValueError):
+    """Policies cannot be compared, because an objective is no finite number."""
+
+
 def _mean_return(results: RecentResults) -> float:
     return statistics.fmean(results.mean_returns().values())
 
@@ -40,7 +44,7 @@ def _human_normalised(results: RecentResults) -> float:
 def _mean_objective(results: RecentResults) -> float:
     given = [episode.objective for episode in results.episodes if episode.objective is not None]
     if len(given) < len(results.episodes) or any(map(math.isnan, given)):
-        raise ValueError(
+        raise ObjectiveError(
             "pbt.objective='true_objective', but the environment ended an episode without info['true_objective']: "
             "give a number in every step, of which the last one counts, or use another objective"
         )
@@ -120,7 +124,7 @@ def score(objective: str, results: RecentResults, rating: float | None) -> float
         rating: The policy's rating; None without matches.
 
     Raises:
-        ValueError: A function gave no finite number.
+        ObjectiveError: A function gave no finite number.
     """
     if not (results.has_all_points if objective in OF_MATCHES else results.has_all_episodes):
         return None
@@ -128,5 +132,5 @@ def score(objective: str, results: RecentResults, rating: float | None) -> float
         return rating
     value: object = OBJECTIVES.find(objective, "pbt.objective")(results)
     if not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"pbt.objective={objective!r} gave {value!r}: return a finite number")
+        raise ObjectiveError(f"pbt.objective={objective!r} gave {value!r}: return a finite number")
     return float(value)

@@ -111,7 +111,11 @@ class Monitor:
         self._fast_path = ""
         least = partial(least_entropy, probed.spec.action, share=_COLLAPSED)
         self._health = Health(
-            config.total_steps, num_rows, least_entropy=None if config.in_replay else least, earlier=earlier
+            config.total_steps,
+            num_rows,
+            least_entropy=None if config.in_replay else least,
+            has_reward_terms=bool(config.reward_terms),
+            earlier=earlier,
         )
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ from rollmill.callback import Callback, LiveRun
 from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.live_numbers import control_block
 from rollmill.learning.report import LearnerReport
+from rollmill.pbt.history import without_effect
 from rollmill.regimes import setup as children
 from rollmill.regimes.callbacks import Callbacks
 from rollmill.regimes.caveats import caveats_of
@@ -269,6 +270,8 @@ def run(
                         seconds_before=float(earlier[-1].get("time_s", 0.0)) if earlier else 0.0,
                     ),
                 ]
+            if config.population.pbt and not ranks.rank:
+                caveats = [*caveats, *without_effect(run_dir, config.pbt)]
             summary = _summary(supervisor, caveats)
             accounts = supervisor.snapshot()
             for event in supervisor.stop(grace_s=grace_s):

@@ -39,6 +39,7 @@ class Health:
         num_rows: Agents of all environments.
         least_entropy: Of a policy's first entropy, the one below which it has collapsed, both in nats; None for a
             policy whose entropy has a target of its own.
+        has_reward_terms: Whether the policy learns from more than the rewards that returns consist of.
         earlier: Rows that a resumed run has written before; nothing is said of them again.
     """
 
@@ -48,6 +49,7 @@ class Health:
         num_rows: int,
         *,
         least_entropy: Callable[[float], float] | None = None,
+        has_reward_terms: bool = False,
         earlier: Sequence[Record] = (),
     ) -> None:
         self._total_steps = total_steps
@@ -67,6 +69,8 @@ class Health:
             "value": self._value,
             "bounds": self._bounds,
         }
+        if has_reward_terms:
+            del self._rules["returns"], self._rules["entropy"]
         for row in earlier:
             if all(isinstance(row.get(key), int | float) for key in _REQUIRED):
                 self.warnings(row)

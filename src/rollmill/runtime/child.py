@@ -165,6 +165,10 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
     def fail_in_thread(event: threading.ExceptHookArgs) -> None:
         # A process that lost one of its threads would wait for it: it fails as a whole.
         if event.exc_value is not None and not isinstance(event.exc_value, SystemExit):
+            event.exc_value.add_note(
+                f"It was raised in the thread {getattr(event.thread, 'name', None)!r}; a thread that an environment "
+                "starts must catch its exceptions."
+            )
             fail(event.exc_value)
 
     threading.excepthook = fail_in_thread

@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, current_process
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -218,6 +218,11 @@ class Supervisor:
                 ) from error
             if isinstance(error, OSError | KeyboardInterrupt):
                 raise
+            if current_process().daemon:
+                raise RuntimeError(
+                    f"Process {name!r} cannot be started, because this program is a daemonic process, which may have "
+                    "no children: use concurrent.futures.ProcessPoolExecutor instead of multiprocessing.Pool"
+                ) from error
             raise TypeError(
                 f"Process {name!r} cannot be started: its target {target!r} or one of its arguments cannot be sent "
                 f"to a process ({type(error).__name__}: {error}). Functions must be importable, not local."

@@ -21,7 +21,7 @@ from rollmill.settings.policies import with_own_settings
 from rollmill.settings.run_config import CONFIG_FILE, check_can_resume, load_trusted
 from rollmill.settings.run_directory import RunDirectoryError, directory_of_launcher, make_directory, new_directory
 from rollmill.settings.value_checks import ConfigError
-from rollmill.storage.population_config import RANDOM_PLAYER
+from rollmill.storage.population_config import RANDOM_PLAYER, split_guest
 from rollmill.tracking.registry import check_trackers
 
 
@@ -152,8 +152,8 @@ def _with_lasting_players(settings: Config, given: Collection[str] | None) -> Co
 
 
 def _lasting_guest(given: str) -> str:
-    name, equals, player = given.partition("=")
-    return f"{name}={_lasting_player(player)}" if equals else _lasting_player(given)
+    name, player = split_guest(given)
+    return f"{name}={_lasting_player(player)}" if name else _lasting_player(given)
 
 
 def _lasting_player(player: str) -> str:

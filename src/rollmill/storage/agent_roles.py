@@ -17,6 +17,11 @@ def own_values(policy: Mapping[str, object], name: str) -> dict[str, object]:
     return {key.removeprefix(prefix): value for key, value in policy.items() if key.startswith(prefix)}
 
 
+def _fits(agent: str, pattern: str) -> bool:
+    """Whether a pattern is of an agent, whose name may have brackets itself ("robot[0]")."""
+    return agent == pattern or fnmatchcase(agent, pattern)
+
+
 def patterns_of(policy: Mapping[str, object], name: str) -> tuple[str, ...] | None:
     """Return the agents that a policy plays, as names or patterns; None for all.
 
@@ -55,7 +60,7 @@ def players_of_agents(
     plays = {name: patterns_of(policy, name) for name in names}
     for name, patterns in plays.items():
         for pattern in patterns or ():
-            if not any(fnmatchcase(agent, pattern) for agent in agents):
+            if not any(_fits(agent, pattern) for agent in agents):
                 raise ConfigError(
                     f"policy.{name}.agents: {pattern!r} fits none of the agents "
                     f"{', '.join(agents) if agents else '(the environment has one, without a name)'}."
@@ -66,7 +71,7 @@ def players_of_agents(
         named = tuple(
             index
             for index, patterns in enumerate(plays.values())
-            if any(fnmatchcase(agent, pattern) for pattern in patterns or ())
+            if any(_fits(agent, pattern) for pattern in patterns or ())
         )
         if not named and not open_to_all:
             raise ConfigError(f"no policy plays the agent {agent!r}: name it in one of policy.NAME.agents.")

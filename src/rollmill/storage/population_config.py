@@ -78,10 +78,10 @@ class PopulationConfig(Checked, section="population"):
         self._check_policies()
         players = [*self.names, *(name for name, _ in self.named_guests)]
         for name in players:
-            if not _NAME.fullmatch(name):
+            if not _NAME.fullmatch(name) or "__" in name:
                 raise ConfigError(
                     f"population: {name!r} is not a name for a policy or a guest, which is also that of a folder and "
-                    "of settings: use letters, digits and _ (for a guest NAME=PLAYER)."
+                    "of settings: use letters, digits and single _ (for a guest NAME=PLAYER)."
                 )
         if len(set(players)) < len(players):
             raise ConfigError(f"population: the names {', '.join(players)} of policies and guests must differ.")
@@ -104,10 +104,16 @@ class PopulationConfig(Checked, section="population"):
         """Name and player of each guest; without a name, that is the last part of a path."""
         found = []
         for given in self.guests:
-            name, equals, player = given.partition("=")
-            found.append((name, player) if equals else (re.sub(r"\W", "_", Path(given).name), given))
+            name, player = split_guest(given)
+            found.append((name, player) if name else (re.sub(r"\W", "_", Path(given).name), given))
         return tuple(found)
 
     def folders(self, run_dir: Path) -> list[Path]:
         """Return the folders of the policies' checkpoints and metrics; of a single policy that is the run's."""
         return [run_dir] if len(self.names) == 1 else [run_dir / POLICIES_FOLDER / name for name in self.names]
+
+
+def split_guest(given: str) -> tuple[str, str]:
+    """Name, empty where there is none, and player of a guest; an existing path may contain "=" itself."""
+    name, equals, player = given.partition("=")
+    return (name, player) if equals and not Path(given).exists() else ("", given)
