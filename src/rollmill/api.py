@@ -245,6 +245,7 @@ def _run(plan: RunPlan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Se
                 callbacks=callbacks,
                 trust=trust,
                 changed=changed,
+                notes=plan.notes,
             )
         except (ProcessFailed, KeyboardInterrupt) as error:
             # A failure's message has the traceback; that of this process adds nothing, and would keep the run's memory

@@ -1,4 +1,4 @@
-"""What a run says of batches that take long to fill, and of having learned nothing."""
+"""What a run says of its batches: of their size, of a long time to fill one, and of having learned nothing."""
 
 from __future__ import annotations
 
@@ -94,3 +94,11 @@ def test_a_run_that_learns_nothing_says_so(tmp_path: Path) -> None:
     assert "a batch takes 1,000,000 agent steps (learner.batch_size)" in log
     assert "nothing was learned: the run ended (max_seconds) before its first SGD step" in outcome.summary
     assert "nothing was learned" in log
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("leaves_nothing")
+def test_a_run_says_at_its_start_what_batch_size_has_set(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"num_envs": 2, "batch_size": 64}
+    run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", total_steps=64, quiet=True, **given)
+    assert "learner.batch_size=64 is the whole batch, in 4 minibatches of 16" in (run.dir / "run.log").read_text()

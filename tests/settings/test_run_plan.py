@@ -29,7 +29,8 @@ def test_a_new_run_has_a_directory_and_the_settings_as_given(tmp_path: Path) -> 
 
 
 def test_a_plan_reaches_other_ranks_as_it_was(tmp_path: Path) -> None:
-    plan = _plan("gym/CartPole-v1", {"seed": 3}, tmp_path)
+    plan = _plan("gym/CartPole-v1", {"seed": 3, "batch_size": 64}, tmp_path)
+    assert plan.notes
     received, verdict = RunPlan.unpack(plan.pack())
     assert received == plan
     assert verdict is Verdict.VALID
@@ -40,6 +41,35 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
     plan = _plan(None, {"total_steps": 7_000}, tmp_path, resume=True)
     assert plan.resume
     assert (plan.settings.seed, plan.settings.algorithm.epochs, plan.settings.total_steps) == (3, 2, 7_000)
+
+
+def test_a_plan_notes_that_the_short_name_batch_size_is_no_minibatch(tmp_path: Path) -> None:
+    said = (
+        "learner.batch_size=64 is the whole batch, in 4 minibatches of 16; in Stable-Baselines3 and Sample Factory "
+        "batch_size is a minibatch. Use learner.batch_size=256 for minibatches of 64.",
+    )
+    assert _plan("gym/CartPole-v1", {"batch_size": "64"}, tmp_path / "new").notes == said
+    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1"))
+    assert _plan(None, {"batch_size": 64}, tmp_path, resume=True).notes == said
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"learner.batch_size": 64},
+        {"batch_size": 64, "minibatches": 2},
+        {"batch_size": 32, "learner.minibatches": 1},
+        {"regime": "lockstep", "num_envs": 2, "rollout_length": 32, "batch_size": 64},
+    ],
+)
+def test_a_plan_notes_nothing_where_the_batch_is_meant(given: dict[str, object], tmp_path: Path) -> None:
+    assert _plan("gym/CartPole-v1", given, tmp_path).notes == ()
+
+
+def test_batches_of_a_replay_are_those_of_other_libraries(tmp_path: Path) -> None:
+    replay = {"regime": "replay", "off_policy.algorithm": "dqn", "batch_size": 64}
+    assert _plan("gym/CartPole-v1", replay, tmp_path).notes == ()
 
 
 def test_settings_of_the_only_policy_are_those_of_the_run(tmp_path: Path) -> None:

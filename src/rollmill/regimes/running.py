@@ -85,6 +85,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
     changed: Mapping[str, tuple[object, object]] | None = None,
+    notes: Sequence[str] = (),
 ) -> Outcome:
     """Train until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C, SIGTERM or SIGHUP.
 
@@ -100,6 +101,7 @@ def run(
         callbacks: The user's callbacks, called on rank 0.
         trust: Whether to use the files of a resumed run even if another user wrote them.
         changed: For a resumed run: key -> value before and now, for settings that differ; for ``run.log``.
+        notes: Lines to show at the start.
 
     Raises:
         ProcessFailed: A process or a callback failed, or a process hung; the other processes were ended; the learner,
@@ -215,6 +217,7 @@ def run(
             for line in (
                 describe(run_setup),
                 *describe_beginning(config, resume=resume),
+                *notes,
                 *signing,
                 *run_setup.memory.notes,
                 *steps_done_again(folders, already),

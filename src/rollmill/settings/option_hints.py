@@ -1,7 +1,8 @@
 """Names of settings in other libraries, and the corresponding settings here.
 
 The names are those of Stable-Baselines3, its zoo, CleanRL, RLlib, Sample Factory, TorchRL, Tianshou and Spinning Up.
-They are hints for messages only: a foreign name is never accepted, because its meaning or its unit may differ.
+They are hints for messages only: no setting is set by one, because its meaning or its unit may differ. A name that
+ends one key of ours is not among them: it sets that key.
 """
 
 from __future__ import annotations

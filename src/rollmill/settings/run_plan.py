@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.extras import can_import, install_command
 from rollmill.regimes.user_code import is_registered_player
 from rollmill.runtime.ranks import Ranks
@@ -33,21 +34,23 @@ class RunPlan:
         directory: The run's.
         settings: What is saved, with "auto" where the user set nothing, because a resume may be on another machine.
         resume: Whether it continues from a checkpoint.
+        notes: What the start of the run tells the user about the arguments.
     """
 
     directory: Path
     settings: Config
     resume: bool
+    notes: tuple[str, ...] = ()
 
-    def pack(self) -> tuple[str, dict[str, Any], bool]:
+    def pack(self) -> tuple[str, dict[str, Any], bool, tuple[str, ...]]:
         """Encode the plan as plain data, for the other ranks."""
-        return str(self.directory), signed(to_json(self.settings)), self.resume
+        return str(self.directory), signed(to_json(self.settings)), self.resume, self.notes
 
     @classmethod
-    def unpack(cls, packed: tuple[str, dict[str, Any], bool]) -> tuple[RunPlan, Verdict]:
+    def unpack(cls, packed: tuple[str, dict[str, Any], bool, tuple[str, ...]]) -> tuple[RunPlan, Verdict]:
         """Decode the result of :meth:`pack`, with the verdict on its signature."""
-        directory, settings, resume = packed
-        return cls(Path(directory), from_json(Config, unsigned(settings)), resume), verdict_on(settings)
+        directory, settings, resume, notes = packed
+        return cls(Path(directory), from_json(Config, unsigned(settings)), resume, notes), verdict_on(settings)
 
 
 def plan_run(
@@ -66,6 +69,7 @@ def plan_run(
 
     Callbacks, if there are any, may ask for evaluations, so that settings of evaluations have an effect.
     """
+    has_short_batch_size = "batch_size" in given
     if run_dir is None and ranks.restarts and preset is not None:
         run_dir = directory_of_launcher(preset)
     if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
@@ -106,17 +110,33 @@ def plan_run(
         settings = new_config(preset, given, algo=algo, protocol=protocol)
     settings = _with_lasting_players(with_own_settings(settings), None if not resume else given)
     settings.resolved(ranks.world_size)
+    given = full_keys(settings, given)
     if not has_callbacks:
-        check_evaluated(full_keys(settings, given), settings)
+        check_evaluated(given, settings)
     check_packages(settings)
+    notes = _notes_on_batch_size(settings) if has_short_batch_size and "learner.minibatches" not in given else ()
     to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
     if run_dir is None:
         assert preset is not None
         if ranks.is_alone:
-            return RunPlan(new_directory(preset), settings, resume)
+            return RunPlan(new_directory(preset), settings, resume, notes)
         run_dir = directory_of_launcher(preset)
     make_directory(Path(run_dir), is_new=False)
-    return RunPlan(Path(run_dir), settings, resume)
+    return RunPlan(Path(run_dir), settings, resume, notes)
+
+
+def _notes_on_batch_size(settings: Config) -> tuple[str, ...]:
+    """Say what ``batch_size`` has set where the short name means a minibatch in other libraries."""
+    algorithm = settings.algorithm
+    # In lockstep another value than the whole batch is refused.
+    if not isinstance(algorithm, OnPolicyConfig) or algorithm.minibatches == 1 or settings.in_lockstep:
+        return ()
+    batch, parts = algorithm.batch_size, algorithm.minibatches
+    return (
+        f"learner.batch_size={batch} is the whole batch, in {parts} minibatches of {algorithm.minibatch_size}; in "
+        f"Stable-Baselines3 and Sample Factory batch_size is a minibatch. Use learner.batch_size={parts * batch} for "
+        f"minibatches of {batch}.",
+    )
 
 
 def check_packages(settings: Config) -> None:
