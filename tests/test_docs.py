@@ -17,11 +17,12 @@ import pytest
 
 import rollmill
 from rollmill.cli.program import make_commands
+from rollmill.envs.config import EnvConfig
 from rollmill.reporting.metric_table import METRICS
 from rollmill.settings.config import Config
 from rollmill.settings.option_list import list_options
 from rollmill.settings.option_values import format_value
-from rollmill.settings.options import flatten
+from rollmill.settings.options import apply, flatten, full_keys
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PAGES = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")])
@@ -238,3 +239,40 @@ def test_foreign_names_of_the_page_on_migration_lead_to_settings() -> None:
     ours = {key for _, here in rows for key in re.findall(r"`([a-z_.]+)`", here)}
     assert len(ours & _KEYS) > 70
     assert {key for key in ours if key not in _KEYS} <= {"run_dir", "enjoy", "vtrace"}
+
+
+def _names_of_the_page_on_migration() -> dict[str, list[set[str]]]:
+    """Each setting of another library that a table names -> the settings here, once for each row.
+
+    Names of a row stand for its settings in their order if they are as many, otherwise for any of them.
+    """
+    found: dict[str, list[set[str]]] = {}
+    for line in (_DOCS / "migration.md").read_text().splitlines():
+        cells = line.strip("|").split(" | ")
+        names = re.findall(r"`(?:--)?([a-z][a-z0-9_-]*)(?:=[^`]*)?`", cells[0])
+        ours = re.findall(r"`([a-z_.]+)`", cells[1]) if len(cells) == 3 else []
+        if not ours or " x " in cells[0]:  # A product of settings has no name.
+            continue
+        for place, name in enumerate(names):
+            meant = {ours[place]} if len(names) == len(ours) else set(ours)
+            found.setdefault(name.replace("-", "_"), []).append(meant)
+    return found
+
+
+def test_each_foreign_name_of_the_page_on_migration_is_a_setting_here_or_translated() -> None:
+    config = Config(env=EnvConfig(name="gym/CartPole-v1"))
+    named = _names_of_the_page_on_migration()
+    # The start of a run explains the one; a run without a prioritised replay refuses the other, and names this setting.
+    assert named.pop("batch_size") == [{"learner.batch_size"}, {"learner.minibatches"}, {"learner.batch_size"}]
+    assert named.pop("alpha") == [{"off_policy.temperature"}]
+    assert len(named) > 100
+    wrong = {}
+    for name, rows in named.items():
+        try:
+            apply(config, {name: 1})
+            (told,) = full_keys(config, {name: 1})
+        except ValueError as error:
+            told = str(error)
+        if not all(any(re.search(rf"\b{re.escape(key)}\b", told) for key in meant) for meant in rows):
+            wrong[name] = told
+    assert wrong == {}

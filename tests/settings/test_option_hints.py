@@ -133,6 +133,12 @@ def test_a_foreign_name_is_translated(name: str, key: str) -> None:
     assert named[1] == key
 
 
+def test_the_entropy_coefficient_of_sac_is_a_temperature() -> None:
+    said = r"here it is learner\.entropy_coef or off_policy\.temperature \(SAC's\)$"
+    with pytest.raises(OptionError, match=said):
+        rollmill.make_config("gym/Pendulum-v1", {"ent_coef": "auto"}, algo="sac")
+
+
 @pytest.mark.parametrize("name", ["lr", "n_steps", "device"])
 def test_python_and_the_command_line_say_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OptionError) as caught:

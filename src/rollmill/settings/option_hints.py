@@ -65,7 +65,8 @@ _NAMES: Final = {
     Hint("rollout.groups_per_worker"): "worker_num_splits",
     Hint("rollout_length", "steps of each environment"): "rollout n_steps num_steps nsteps rollout_fragment_length "
     "unroll_length rollout_steps rollout_len horizon_length step_per_collect num_rollout_steps n_rollout_steps "
-    "steps_per_env num_steps_per_env trajectory_length seq_len",
+    "steps_per_env num_steps_per_env trajectory_length seq_len recurrence",
+    Hint("rollout.decorrelate_steps", "agent steps"): "decorrelate_experience_max_seconds",
     Hint("learner.batch_size", "samples of a whole batch; PPO's minibatch is batch_size / learner.minibatches"):
     "train_batch_size train_batch_size_per_learner frames_per_batch steps_per_epoch timesteps_per_batch bs "
     "num_steps_per_batch",
@@ -78,6 +79,8 @@ _NAMES: Final = {
     "initial_lr initial_learning_rate base_lr",
     Hint("learner.schedule"): "anneal_lr lr_schedule lr_decay lr_scheduler learning_rate_schedule use_lr_decay "
     "learning_rate_decay lr_anneal linear_lr_decay decay_lr",
+    Hint("learner.min_learning_rate", "with learner.schedule='kl'"): "lr_adaptive_min",
+    Hint("learner.max_learning_rate", "with learner.schedule='kl'"): "lr_adaptive_max",
     Hint("learner.discount"): "gamma discount_factor discounting gam gamma_discount",
     Hint("learner.gae_lambda"): "lam lambda lambda_ lmbda gae_lam gae lambda_gae td_lambda",
     Hint("learner.clip_range"): "clip clip_coef clip_param clip_eps clip_epsilon clip_ratio cliprange eps_clip "
@@ -118,6 +121,7 @@ _NAMES: Final = {
     Hint("model.core"): "use_rnn rnn_type use_lstm lstm recurrent rnn gru use_recurrent",
     Hint("model.core_size"): "rnn_size lstm_hidden_size lstm_cell_size rnn_hidden_size lstm_size gru_size",
     Hint("model.initial_log_std"): "log_std_init initial_stddev init_log_std",
+    Hint("model.state_dependent_std"): "adaptive_stddev",
     Hint("model.scale_actions"): "normalize_actions rescale_actions rescale_action normalise_actions",
     Hint("model.shared"): "actor_critic_share_weights vf_share_layers share_features_extractor shared_network",
     Hint("model.init"): "ortho_init policy_initialization weight_init",
@@ -164,10 +168,17 @@ _NAMES: Final = {
     Hint("off_policy.actor_learning_rate"): "actor_lr policy_lr lr_actor policy_learning_rate actor_lrate",
     Hint("off_policy.temperature"): "autotune auto_alpha ent_coef_auto alpha_init sac_alpha init_temperature "
     "entropy_temperature",
+    Hint("off_policy.temperature", "SAC's"): "ent_coef",
     Hint("off_policy.temperature_learning_rate"): "alpha_lr_sac entropy_lr temperature_lr",
     Hint("off_policy.num_critics"): "n_critics num_qvalue_nets twin_q num_q_networks",
     Hint("off_policy.double"): "double_q double_dqn is_double use_double",
     Hint("off_policy.dueling"): "dueling_dqn is_dueling",
+    # Population-based training.
+    Hint("pbt.every", "agent steps of a policy"): "pbt_period_env_steps",
+    Hint("pbt.start", "agent steps of a policy"): "pbt_start_mutation",
+    Hint("pbt.share"): "pbt_replace_fraction",
+    Hint("pbt.mutation_rate"): "pbt_mutation_rate",
+    Hint("pbt.objective"): "pbt_target_objective",
     Hint("algo", "an argument of train, --algo on the command line"): "algorithm_name agent alg rl_algorithm trainer",
 }  # fmt: skip
 
