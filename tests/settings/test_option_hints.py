@@ -139,6 +139,11 @@ def test_the_entropy_coefficient_of_sac_is_a_temperature() -> None:
         rollmill.make_config("gym/Pendulum-v1", {"ent_coef": "auto"}, algo="sac")
 
 
+def test_the_interval_between_updates_counts_steps_of_all_environments() -> None:
+    with pytest.raises(OptionError, match=r"agent steps for each SGD step: train_freq x num_envs / gradient_steps"):
+        rollmill.make_config("gym/Pendulum-v1", {"train_freq": 4}, algo="sac")
+
+
 @pytest.mark.parametrize("name", ["lr", "n_steps", "device"])
 def test_python_and_the_command_line_say_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OptionError) as caught:

@@ -137,8 +137,9 @@ _NAMES: Final = {
     "init_size init_random_frames replay_start_size",
     Hint("off_policy.random_steps", "agent steps with random actions"): "start_steps start_timesteps "
     "init_random_frames learning_starts start_training_after random_action_steps",
-    Hint("replay.update_interval", "agent steps for each SGD step: train_freq / gradient_steps"): "train_freq "
-    "train_frequency gradient_steps update_every update_frequency training_intensity frames_per_update replay_period",
+    Hint("replay.update_interval", "agent steps for each SGD step: train_freq x num_envs / gradient_steps"):
+    "train_freq train_frequency gradient_steps update_every update_frequency training_intensity frames_per_update "
+    "replay_period",
     Hint("replay.update_interval", "agent steps for each SGD step, 1 / the ratio"): "utd utd_ratio update_per_step "
     "replay_ratio",
     Hint("replay.n_step", "steps of n-step returns"): "n_steps multi_step nstep n_step_return estimation_step "

@@ -31,10 +31,10 @@ class ReplayConfig(Checked, section="replay"):
             policies share it. "auto": 1,000,000, with images 100,000.
         min_size: Agent steps that are collected before the first batch is drawn (SB3's ``learning_starts``); of several
             policies, each one's own.
-        update_interval: Agent steps for each SGD step: PAL's update interval, SB3's ``train_freq / gradient_steps``.
-            ``batch_size / update_interval`` (of sequences, ``sequence_length`` times that) is Reverb's samples per
-            insert. It holds over the whole run, at any speed of the processes: the side that is ahead waits. Each of
-            several policies learns in this ratio from its own agent steps.
+        update_interval: Agent steps for each SGD step: PAL's update interval, SB3's ``train_freq x n_envs /
+            gradient_steps``. ``batch_size / update_interval`` (of sequences, ``sequence_length`` times that) is
+            Reverb's samples per insert. It holds over the whole run, at any speed of the processes: the side that is
+            ahead waits. Each of several policies learns in this ratio from its own agent steps.
         error_buffer: How many agent steps collecting may be ahead of or behind that, so that neither waits for each
             single step of the other. "auto": one step of every environment, and one update interval.
         n_step: Rewards that are added up before the bootstrap (Sutton 1988; 3 in Rainbow); with several agents, turns.

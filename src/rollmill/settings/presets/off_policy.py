@@ -2,8 +2,8 @@
 
 Values are those of Stable-Baselines3's rl-zoo (hyperparams/dqn.yml, ddpg.yml, td3.yml, sac.yml of version 2.6) where it
 has the task, else the library's defaults, which go back to the algorithms' papers. ``replay.update_interval`` is its
-``train_freq / gradient_steps``; where it alternates many steps and as many SGD steps, ours are spread evenly. Other
-values have a comment with their reason.
+``train_freq / gradient_steps``, of one environment; where it alternates many steps and as many SGD steps, ours are
+spread evenly. Other values have a comment with their reason.
 """
 
 from __future__ import annotations
