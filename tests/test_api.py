@@ -73,7 +73,11 @@ def test_each_policy_of_a_replay_has_an_environment_by_default(given: dict[str, 
     assert config.num_envs == num_envs
 
 
-def test_videos_of_evaluations_need_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollmill.settings.run_plan.can_import", lambda name: False)
-    with pytest.raises(ValueError, match="eval_video=2 needs ffmpeg, which is missing: pip install imageio-ffmpeg"):
+@pytest.mark.parametrize("missing", ["imageio_ffmpeg", "PIL"])
+def test_videos_of_evaluations_need_ffmpeg_and_pillow(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollmill.extras.can_import", lambda name: name != missing)
+    said = f"eval_video=2 needs {missing}, not installed here: pip install imageio-ffmpeg pillow"
+    with pytest.raises(ValueError, match=said):
         rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", eval_video=2, eval_every=9, quiet=True)

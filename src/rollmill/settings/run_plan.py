@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
-from rollmill.extras import can_import, install_command
+from rollmill.extras import can_import, install_command, missing_modules
 from rollmill.regimes.user_code import is_registered_player
 from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.signatures import Verdict
@@ -150,9 +150,10 @@ def check_packages(settings: Config) -> None:
     check_trackers(settings.tracking)
     if settings.population.rating == "openskill" and not can_import("openskill"):
         raise ConfigError(f"population.rating='openskill' needs a package: {install_command('ratings')}.")
-    if settings.eval_video is not None and not can_import("imageio_ffmpeg"):
+    if settings.eval_video is not None and (missing := missing_modules("video")):
         raise ConfigError(
-            f"eval_video={settings.eval_video} needs ffmpeg, which is missing: pip install imageio-ffmpeg."
+            f"eval_video={settings.eval_video} needs {' and '.join(missing)}, not installed here: "
+            f"{install_command('video')}."
         )
 
 
