@@ -66,7 +66,7 @@ def test_a_wrapper_of_the_user_s_is_named_with_its_module() -> None:
     ("wrappers", "message"),
     [
         ("TimeAwareObservaton", "there is no wrapper TimeAwareObservaton; did you mean TimeAwareObservation"),
-        ("NormalizeObservation", r"use model\.normalise_observations"),
+        ("NormalizeObservation", r"use model\.normalise_observations=true, or off-policy a wrapper of your own"),
         ("NormalizeReward", r"use model\.normalise_returns"),
         ("Autoreset", "resets environments itself"),
         ("TimeLimit(10)", r"env\.max_episode_steps"),

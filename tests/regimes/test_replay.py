@@ -460,6 +460,11 @@ def test_a_replay_file_is_kept_with_other_limits_and_recreated_by_other_rules(
         ),
         ({"max_policy_lag": 3}, "learner.max_policy_lag belongs to regime=async; this run has regime=replay"),
         ({"learner.max_staleness": 5}, "learner.max_staleness=5 with one learner"),
+        (
+            {"model.normalise_observations": True},
+            "no normalisers; use false, and divide by known scales in a wrapper of your own",
+        ),
+        ({"model.normalise_returns": "popart"}, r"='popart': .* no normalisers; use .* set learner\.reward_scale"),
         ({"learner.schedule": "kl"}, "learner.schedule='kl': in the replay regime use 'constant', 'linear' or"),
         ({"replay.update_interval": 501}, "is more than the 500 agent steps after replay.min_size"),
         ({"replay.epsilon": 1e-60}, "replay.epsilon=1e-60: give a finite number above 1e-12"),

@@ -17,8 +17,7 @@ from rollmill.settings.value_checks import ConfigError
 # Wrappers of Gymnasium that a group of environments must not have, with what to use instead.
 _REFUSED = {
     "NormalizeObservation": "its moments would be those of one environment, and evaluations would not have them: use "
-    "model.normalise_observations=true, or off-policy, where networks have no normaliser, divide by known sizes in a "
-    "wrapper of your own",
+    "model.normalise_observations=true, or off-policy a wrapper of your own that divides by known scales",
     "NormalizeReward": "its moments would be those of one environment: use model.normalise_returns=true or "
     "learner.reward_scale",
     "Autoreset": "Rollmill resets environments itself",

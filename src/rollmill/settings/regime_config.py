@@ -190,11 +190,13 @@ class ReplayRegimeConfig(Checked, section=""):
                 raise ConfigError(f"model.{name}=True: off-policy algorithms always act within the bounds; omit it.")
         if run.model.central_value:
             raise ConfigError("model.central_value=True: off-policy algorithms have critics of their own; use false.")
-        for name in ("normalise_observations", "normalise_returns"):
-            if getattr(run.model, name):
+        for name, instead in (
+            ("normalise_observations", "divide by known scales in a wrapper of your own (env.wrappers)"),
+            ("normalise_returns", "set learner.reward_scale"),
+        ):
+            if value := getattr(run.model, name):
                 raise ConfigError(
-                    f"model.{name}=True: off-policy networks have no normalisers; use false, or normalise in a wrapper "
-                    "of the environment."
+                    f"model.{name}={value!r}: off-policy networks have no normalisers; use false, and {instead}."
                 )
         self._check_players(run)
         if run.inference.random_actions:
