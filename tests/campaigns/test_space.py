@@ -160,6 +160,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert minibatches.ends == (1, 4)
 
 
+def test_a_range_of_an_argument_of_the_environment_has_the_type_of_its_ends() -> None:
+    (whole,) = parsed({"env.kwargs.level": {"low": 0, "high": 1}})
+    assert grid_of([whole]) == [{"env.kwargs.level": 0}, {"env.kwargs.level": 1}]
+    (real,) = parsed({"env.kwargs.level": {"low": 0.0, "high": 1.0}})
+    assert real.size is None
+
+
 def test_whole_numbers_are_real_ones_where_the_setting_is() -> None:
     (choices,) = parsed({"learner.weight_decay": {"choices": [0, 1e-4]}})
     assert [repr(value) for value in choices.ends] == ["0.0", "0.0001"]

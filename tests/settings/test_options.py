@@ -119,6 +119,7 @@ def given_words(words: str) -> Whole:
         ('--kwargs {"a":[1,2]}', "kwargs", {"a": [1, 2]}),
         ("--kwargs.size [84,84] --kwargs.mode rgb", "kwargs", {"size": [84, 84], "mode": "rgb"}),
         ("--kwargs.a.b 1", "kwargs", {"a.b": 1}),
+        ('--kwargs.level "1"', "kwargs", {"level": "1"}),
         ("--kwargs.slippery False --kwargs.other None", "kwargs", {"slippery": False, "other": None}),
         ("--names.x 2", "names", {"x": 2.0}),
         ("--extra.depth 5", "extra.depth", 5),
@@ -211,6 +212,11 @@ def test_scalars_of_numpy_are_numbers() -> None:
         apply(START, {"num_envs": np.float32(5.5)})
     with pytest.raises(OptionError, match="kwargs"):  # What an environment gets is never converted.
         to_json(apply(START, {"kwargs": {"size": np.float32(1)}}))
+
+
+def test_the_text_of_a_single_entry_is_read_as_json() -> None:
+    assert apply(START, {"kwargs.level": "1"}).kwargs == {"level": 1}
+    assert apply(START, {"kwargs": {"level": "1"}}).kwargs == {"level": "1"}
 
 
 def test_parts_may_be_given_whole() -> None:
