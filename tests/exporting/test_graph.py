@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from rollmill.exporting.acting import Acted
 from rollmill.exporting.check import compare
 from rollmill.exporting.formats import run_module
 from rollmill.exporting.graph import AgentGraph, _Actions, _Entry
+from rollmill.exporting.ports import Role
 from rollmill.models.config import ModelConfig
 from rollmill.specs import BoxActions
 
@@ -113,6 +116,33 @@ def test_an_entry_called_action_is_not_the_action() -> None:
     graph = AgentGraph(agent)
     assert {port.name for port in graph.inputs} == {"observation/action", "observation/value"}
     assert {port.name for port in graph.outputs} >= {"action", "value"}
+    assert compare(agent, graph, run_module(graph), observations=100).differing == 0
+
+
+@pytest.mark.parametrize("sample", [False, True], ids=["best", "sampled"])
+@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("action", [spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(2)], ids=str)
+def test_entries_may_have_every_name_of_an_input_or_output(
+    action: Space, core: Literal["none", "gru"], sample: bool
+) -> None:
+    names = set(get_args(Role)) - {"action_mask"}  # where a mask of actions is
+    # As wide as the noise of these actions, so that one would do for the other.
+    observation = spaces.Dict({name: spaces.Box(-1.0, 1.0, (2,), np.float32) for name in sorted(names)})
+    model = ModelConfig(mlp_sizes=(8,), dense_size=8, core=core, core_size=5)
+    agent = make_agent(Case(observation, action, model))
+    graph = AgentGraph(agent, sample=sample)
+    own = {port.name for port in (*graph.inputs, *graph.outputs) if port.role != "observation"}
+    entries = [port.name for port in graph.inputs if port.role == "observation"]
+    assert set(entries) == {f"observation/{name}" if name in own else name for name in names}
+    assert compare(agent, graph, run_module(graph), observations=100).differing == 0
+
+
+def test_an_entry_is_told_apart_from_other_entries() -> None:
+    box = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    observation = spaces.Dict(observation=spaces.Dict(value=spaces.Box(-1.0, 1.0, (3,), np.float32)), value=box)
+    agent = make_agent(Case(observation, CASES["MLP"].action, ModelConfig(mlp_sizes=(8,))))
+    graph = AgentGraph(agent)
+    assert [port.name for port in graph.inputs] == ["observation/value", "observation/observation/value"]
     assert compare(agent, graph, run_module(graph), observations=100).differing == 0
 
 

@@ -17,3 +17,4 @@ def test_a_port_is_described_and_is_json() -> None:
 def test_an_entry_that_is_called_like_another_input_is_told_apart() -> None:
     assert name_of_entry("state", {"state", "reset"}) == "observation/state"
     assert name_of_entry("obs", {"state", "reset"}) == "obs"
+    assert name_of_entry("value", {"value", "observation/value"}) == "observation/observation/value"

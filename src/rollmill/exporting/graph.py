@@ -41,6 +41,7 @@ class AgentGraph(nn.Module):
         samples: Whether actions are sampled.
         choices: Number of choices of each categorical head.
         inputs: What :meth:`forward` takes.
+        others: Those that are not of the observation.
         outputs: What it returns.
         lacks_critic: Whether the critic, which judges by what all agents observe, is not the trained one.
 
@@ -62,7 +63,7 @@ class AgentGraph(nn.Module):
         codec, own = ObservationCodec(agent.observation_space), action_spec(agent.action_space)
         self.task = None if agent.task is None else _InTask(agent.task, codec.specs, own)
         self.samples, self.choices = sample, own.categorical_sizes
-        others = self._others(agent, own)
+        self.others: tuple[Port, ...] = tuple(self._others(agent, own))
         self.actions = _Actions(own, ActionCodec(own, agent.snapshot.box_actions))
         outputs = list(self.actions.ports)
         if algorithm.state_size:
@@ -72,13 +73,15 @@ class AgentGraph(nn.Module):
         if self.acting.gives_value:
             outputs.append(Port(VALUE, "value", "float32"))
         self.outputs: tuple[Port, ...] = tuple(outputs)
-        taken = {port.name for port in (*others, *outputs)}  # ONNX has one set of names for both
+        taken = {port.name for port in (*self.others, *outputs)}  # ONNX has one set of names for both
         self.entries = nn.ModuleList([_Entry(leaf) for leaf in codec.leaves])
-        seen = [
-            Port(name_of_entry(leaf.name, taken), "observation", *_array_of(leaf), leaf.path) for leaf in codec.leaves
-        ]
         self.entry_names = [leaf.name for leaf in codec.leaves]
-        self.inputs: tuple[Port, ...] = (*seen, *others)
+        names = [name_of_entry(name, taken | {*self.entry_names} - {name}) for name in self.entry_names]
+        seen = [
+            Port(name, "observation", *_array_of(leaf), leaf.path)
+            for name, leaf in zip(names, codec.leaves, strict=True)
+        ]
+        self.inputs: tuple[Port, ...] = (*seen, *self.others)
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -94,11 +97,13 @@ class AgentGraph(nn.Module):
         observation = {
             name: entry(array) for name, entry, array in zip(self.entry_names, self.entries, arrays, strict=True)
         }
-        mask = inputs.get(ACTION_MASK)
+        # An entry of the observation may be called like an input that this agent does not have.
+        others = {port.name: inputs[port.name] for port in self.others}
+        mask = others.get(ACTION_MASK)
         if self.task is not None:
             observation, mask = self.task(observation, mask, arrays[0].shape[0])
-        noise = inputs.get(UNIFORM), inputs.get(NORMAL)
-        acted = self.acting(Given(observation, mask, inputs.get(STATE), inputs.get(RESET), *noise))
+        noise = others.get(UNIFORM), others.get(NORMAL)
+        acted = self.acting(Given(observation, mask, others.get(STATE), others.get(RESET), *noise))
         found = self.actions(acted)
         for name, value in ((NEXT_STATE, acted.state), (LOG_PROB, acted.log_prob), (VALUE, acted.value)):
             if value is not None:

@@ -50,6 +50,9 @@ def name_of_entry(entry: str, taken: set[str]) -> str:
 
     Args:
         entry: The entry, such as ``obs`` or ``camera/front``.
-        taken: Names of the other inputs and of the outputs. An entry of the same name gets the prefix ``observation/``.
+        taken: Names of the other inputs, the other entries and the outputs. An entry of the same name gets the prefix
+            ``observation/``, as often as it takes to tell it apart.
     """
-    return f"observation/{entry}" if entry in taken else entry
+    while entry in taken:
+        entry = f"observation/{entry}"
+    return entry
