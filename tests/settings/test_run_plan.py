@@ -13,6 +13,7 @@ from rollmill.runtime.signatures import Verdict
 from rollmill.settings.run_config import write_config
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.settings.run_plan import RunPlan, plan_run
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 
 def _plan(preset: str | None, given: dict[str, object], run_dir: Path | None, *, resume: bool = False) -> RunPlan:
@@ -105,6 +106,16 @@ def test_guests_and_opponents_are_named_so_that_other_folders_find_them(
     assert (resumed.population, resumed.eval_against) == (found, plan.settings.eval_against)
     again = _plan(None, {"eval_against": "old"}, tmp_path / "run", resume=True).settings
     assert again.eval_against == (f"{tmp_path}/old",)
+
+
+def test_a_folder_without_the_state_of_a_learner_is_not_resumed(tmp_path: Path) -> None:
+    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", {"total_steps": 256}))
+    CheckpointStore(tmp_path / "checkpoints", CheckpointConfig()).save({}, 256, is_end=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RunDirectoryError, match=f"not the state to resume; .* --init-from {tmp_path}"):
+        _plan(None, {"total_steps": 512}, tmp_path, resume=True)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert _plan(None, {}, tmp_path, resume=True).resume  # It is complete.
 
 
 def test_modules_that_are_imported_on_a_resume_do_not_replace_those_of_the_run(tmp_path: Path) -> None:

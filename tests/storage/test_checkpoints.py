@@ -243,6 +243,18 @@ def test_no_checkpoint_at_all(tmp_path: Path) -> None:
         make_store(tmp_path).load_latest()
 
 
+def test_ends_of_runs_are_no_state_to_resume(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    assert not store.lacks_state
+    store.save({"step": 100}, 100, is_end=True)
+    assert store.lacks_state
+    with pytest.raises(CheckpointError, match=r"not the state to resume: start a new run with them \(--init-from"):
+        store.load_latest(to_resume=True)
+    assert store.load_latest().state == {"step": 100}
+    store.save({"step": 90}, 90)
+    assert not store.lacks_state
+
+
 def test_a_file_cut_anywhere_is_passed_over_for_the_previous_one(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.save({"step": 1, "x": torch.randn(50)}, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmill.envs.trust import named_code
+from rollmill.regimes.steps_done import saved_steps
 from rollmill.regimes.user_code import uses_registrations
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust, signed
@@ -19,6 +20,7 @@ from rollmill.settings.option_values import format_value
 from rollmill.settings.options import flatten, from_json, to_json
 from rollmill.settings.policies import LOAD, source_of, with_own_settings
 from rollmill.settings.run_directory import RunDirectoryError
+from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.missing_runs import why_no_run
 from rollmill.storage.whole_files import write_whole
 from rollmill.tracking.config import TENSORBOARD
@@ -190,8 +192,17 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
         config: The configuration to resume it with.
 
     Raises:
-        RunDirectoryError: Weights or optimiser state would not fit; the message names the settings.
+        RunDirectoryError: Weights or optimiser state would not fit, and the message names the settings; or there are
+            only checkpoints that cannot be resumed.
     """
+    folders = config.population.folders(directory)
+    stores = [CheckpointStore(folder / "checkpoints", config.checkpoint) for folder in folders]
+    # A run that has all of its steps is complete: nothing is resumed.
+    if any(store.lacks_state for store in stores) and (saved_steps(folders, to_resume=False) or 0) < config.total_steps:
+        raise RunDirectoryError(
+            f"the run in {directory} cannot be resumed: it holds a network to evaluate or to start from, not the state "
+            f"to resume; start a new run with it: --init-from {directory} (init_from)."
+        )
     old = _changes_of_the_fixed(saved, config)
     if saved.population.names != config.population.names:
         old["population.policies"] = saved.population.names

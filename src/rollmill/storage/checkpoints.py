@@ -147,6 +147,11 @@ class CheckpointStore:
         ]
         return sorted(numbered, key=_number, reverse=True)
 
+    @property
+    def lacks_state(self) -> bool:
+        """Whether there are numbered checkpoints, none of which can be resumed, as in a folder that was published."""
+        return bool(self.paths()) and not self.paths(to_resume=True)
+
     def mark_as_end(self, path: Path) -> None:
         """Rename a numbered checkpoint so that it can be evaluated, but not resumed.
 
@@ -337,6 +342,11 @@ class CheckpointStore:
             passed_over[path] = reason
             if warn:
                 warnings.warn(f"{reason}; trying the one before it", CheckpointWarning, stacklevel=3)
+        if not passed_over and to_resume and self.lacks_state:
+            raise CheckpointError(
+                f"{self.folder} holds networks to evaluate or to start from, not the state to resume: start a new run "
+                "with them (--init-from RUN_DIR)"
+            )
         if not passed_over:
             raise CheckpointError(
                 f"no checkpoint in {self.folder}: check the run directory, or start the run without --resume"
