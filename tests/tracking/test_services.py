@@ -114,7 +114,47 @@ def test_a_resume_at_another_store_of_mlflow_begins_a_run_there(tmp_path: Path) 
     second.log({"agent_steps": 1, "x": 1.0}, 1, None)
     second.finish("total_steps")
     assert second.id != first.id
-    assert f"a new one: run {first.id} is not there" in second.place
+    assert f"a new one: run {first.id} is deleted or not there" in second.place
+
+
+def test_a_resume_of_a_run_that_was_deleted_in_mlflow_begins_another(tmp_path: Path) -> None:
+    require("mlflow")
+    import mlflow
+
+    run = tracked(tmp_path)
+    first = MlflowTracker(run)
+    mlflow.MlflowClient().delete_run(first.id)
+    second = MlflowTracker(replace(run, resume_id=first.id))
+    second.log({"agent_steps": 1, "x": 1.0}, 1, None)
+    second.finish("total_steps")
+    assert second.id != first.id
+    assert f"a new one: run {first.id} is deleted or not there" in second.place
+    assert mlflow.MlflowClient().get_run(first.id).info.lifecycle_stage == "deleted"
+
+
+def test_a_deleted_experiment_of_mlflow_is_named(tmp_path: Path) -> None:
+    require("mlflow")
+    import mlflow
+
+    run, client = tracked(tmp_path), mlflow.MlflowClient()
+    first = MlflowTracker(run)
+    experiment = client.get_experiment_by_name(run.settings.project)
+    client.delete_experiment(experiment.experiment_id)
+    expected = rf"'{run.settings.project}' is deleted: restore it .* {experiment.experiment_id}`\), or give another"
+    for resume_id in (None, first.id):  # Its runs are deleted with it.
+        with pytest.raises(RuntimeError, match=expected):
+            MlflowTracker(replace(run, resume_id=resume_id))
+    client.restore_experiment(experiment.experiment_id)
+    assert MlflowTracker(replace(run, resume_id=first.id)).id == first.id
+
+
+def test_a_disabled_run_of_weights_and_biases_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("wandb")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    tracker = WandbTracker(tracked(tmp_path))
+    tracker.log({"agent_steps": 1, "x": 1.0}, 1, None)
+    tracker.finish("total_steps")
+    assert tracker.place == "disabled (WANDB_MODE); nothing is kept"
 
 
 def test_names_that_a_service_does_not_allow_are_changed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ _LONGEST_VALUE = 6000
 _LONGEST_NAME = 250
 _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
 _NOT_FOUND = "RESOURCE_DOES_NOT_EXIST"
+_DELETED = "deleted"  # lifecycle stage of what was deleted, and can be restored
 _STATUS = {"failure": "FAILED", "signal": "KILLED", "caller": "KILLED"}
 
 
@@ -46,17 +47,20 @@ class MlflowTracker:
         self.id = self._id
         self.place = f"run {self._id} of the experiment {run.settings.project!r} in {self._client.tracking_uri}"
         if run.resume_id is not None and not is_known:
-            self.place += f", a new one: run {run.resume_id} is not there"
+            self.place += f", a new one: run {run.resume_id} is deleted or not there"
         self._log_config(run)
 
     def _continue(self, id: str) -> bool:
-        """Continue a run; False if this store does not have it."""
+        """Continue a run; False if this store does not have it, or has it among what was deleted."""
         try:
-            self._client.update_run(id, status="RUNNING")
+            found = self._client.get_run(id)
         except self._exceptions.MlflowException as error:
             if error.error_code != _NOT_FOUND:
                 raise
             return False
+        if found.info.lifecycle_stage == _DELETED:
+            return False
+        self._client.update_run(id, status="RUNNING")
         return True
 
     def _begin(self, run: TrackedRun) -> str:
@@ -88,8 +92,20 @@ class MlflowTracker:
         self._client.set_terminated(self._id, _STATUS.get(ended_by, "FINISHED"))
 
     def _experiment(self, name: str) -> str:
+        """Return the id of an experiment, which is created if there is none.
+
+        Raises:
+            RuntimeError: It is deleted, but still has its name; MLflow adds no runs to it.
+        """
         found = self._client.get_experiment_by_name(name)
-        return str(self._client.create_experiment(name) if found is None else found.experiment_id)
+        if found is None:
+            return str(self._client.create_experiment(name))
+        if found.lifecycle_stage == _DELETED:
+            raise RuntimeError(
+                f"experiment {name!r} is deleted: restore it (`mlflow experiments restore --experiment-id "
+                f"{found.experiment_id}`), or give another tracking.project"
+            )
+        return str(found.experiment_id)
 
     def _log_config(self, run: TrackedRun) -> None:
         """Log the settings as parameters, which cannot change: those that a resumed run has changed become tags."""

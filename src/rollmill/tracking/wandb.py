@@ -27,7 +27,7 @@ class WandbTracker:
 
     Attributes:
         id: The run's id at Weights & Biases.
-        place: Its address, or its folder if it is offline.
+        place: Its address, or its folder if it is offline; that it keeps nothing if it is disabled.
     """
 
     id: str | None
@@ -49,7 +49,9 @@ class WandbTracker:
         self.id = str(self._run.id)
         if self._is_own:
             _unsent.append(self._run)
-        if self._run.offline:
+        if self._run.disabled:
+            self.place = "disabled (WANDB_MODE); nothing is kept"
+        elif self._run.offline:
             self.place = f"offline run in {Path(self._run.dir).parent}; `wandb sync` sends it"
         else:
             self.place = str(self._run.url)
