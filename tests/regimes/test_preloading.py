@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 import rollmill
+from rollmill.envs.space_data import encode_spaces
+from rollmill.envs.spaces import action_spec, observation_specs
 from rollmill.evaluation.demonstrations import read_dataset
+from rollmill.regimes import preloading
+from rollmill.regimes.preloading import Stream, read_stream
 from rollmill.reporting.metrics import read_metrics
+from rollmill.settings.value_checks import ConfigError
+from rollmill.specs import EnvSpec
 
 minari = pytest.importorskip("minari")
 EpisodeBuffer = pytest.importorskip("minari.data_collector").EpisodeBuffer
@@ -111,3 +119,60 @@ def test_a_resumed_run_keeps_recorded_and_collected_steps(tmp_path: Path) -> Non
 def test_datasets_that_a_run_cannot_use(tmp_path: Path, env: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rollmill.train(env, run_dir=tmp_path, quiet=True, **{**DQN, **settings})
+
+
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+ACTION = gymnasium.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+
+
+def _read(
+    monkeypatch: pytest.MonkeyPatch, action: gymnasium.Space[Any] = ACTION, *, check_finite: bool = True, **changed: Any
+) -> Stream:
+    """Read a dataset of two episodes of three steps, the second of which has other values than it should."""
+    actions: Any = np.ones(3, np.int64) if isinstance(action, gymnasium.spaces.Discrete) else np.zeros((3, 2))
+    plain = {
+        "observations": np.zeros((4, 2)),
+        "actions": actions,
+        "rewards": np.zeros(3),
+        "terminations": [False, False, True],
+        "truncations": [False] * 3,
+    }
+    episodes = [SimpleNamespace(id=7, **plain), SimpleNamespace(id=8, **{**plain, **changed})]
+    dataset = SimpleNamespace(observation_space=BOX, action_space=action, iterate_episodes=lambda: iter(episodes))
+    monkeypatch.setattr(preloading, "read_dataset", lambda name: dataset)
+    spec = EnvSpec(
+        name="made", observation=observation_specs(BOX), action=action_spec(action), spaces=encode_spaces(BOX, action)
+    )
+    config = rollmill.make_config("gym/Pendulum-v1", {"env.check_finite": check_finite}, algo="sac")
+    return read_stream("made/test-v0", config, spec)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"observations": np.full((4, 2), np.nan)}, "an observation 'obs' of it is NaN or infinite"),
+        ({"rewards": [0.0, np.inf, 0.0]}, "a reward of it is NaN or infinite: .*env.check_finite=false"),
+        ({"actions": np.full((3, 2), -np.inf)}, "an action of it is NaN or infinite: leave the episode out$"),
+    ],
+)
+def test_episodes_with_numbers_that_are_not_finite_are_named(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"replay.preload=made/test-v0: episode 8 cannot be .*{message}"):
+        _read(monkeypatch, **changed)
+    if "actions" not in changed:
+        assert _read(monkeypatch, check_finite=False, **changed).steps == 8
+
+
+def test_choices_outside_of_the_action_space_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = gymnasium.spaces.Discrete(2, start=1)
+    for action in (0, 3):
+        with pytest.raises(ConfigError, match="episode 8 cannot be learned from, because an action is not in"):
+            _read(monkeypatch, choice, actions=[1, action, 1])
+    assert _read(monkeypatch, choice, actions=[1, 2, 1]).fields["action_discrete"].ravel().tolist()[4:7] == [0, 1, 0]
+
+
+def test_numbers_outside_of_the_action_space_are_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = _read(monkeypatch, actions=[[10.0, 0.5], [-10.0, 2.0], [1.0, -1.0]])
+    stored = stream.fields["action_continuous"][4:7]
+    np.testing.assert_allclose(stored, [[1.0, 0.0], [-1.0, 1.0], [0.5, -1.0]], atol=1e-6)

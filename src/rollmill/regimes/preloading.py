@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.envs.actions import ActionCodec
+from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.space_data import decode_spaces
 from rollmill.envs.spaces import ObservationCodec
 from rollmill.evaluation.demonstrations import DemonstrationError, read_dataset
@@ -52,7 +53,8 @@ def read_stream(name: str, config: Config, spec: EnvSpec) -> Stream:
         spec: The environment.
 
     Raises:
-        ConfigError: There is no such dataset, or its spaces are not those of the environment.
+        ConfigError: There is no such dataset, its spaces are not those of the environment, or it has values that an
+            environment may not give or take.
         MissingExtra: Minari is not installed.
     """
     try:
@@ -72,8 +74,15 @@ def read_stream(name: str, config: Config, spec: EnvSpec) -> Stream:
         if recorded != own:
             raise ConfigError(f"replay.preload={name}: its {what} are of {recorded}, those of {spec.name} of {own}")
     codec, actions = ObservationCodec(spaces.observation), ActionCodec(spec.action, "scale")
+    parts = []
     try:
-        parts = [_steps_of(episode, codec, actions, spec) for episode in dataset.iterate_episodes()]
+        for episode in dataset.iterate_episodes():
+            try:
+                parts.append(_steps_of(episode, codec, actions, spec, check_finite=config.env.check_finite))
+            except (ConfigError, UnsupportedSpace) as error:
+                raise ConfigError(
+                    f"replay.preload={name}: episode {episode.id} cannot be learned from, because {error}"
+                ) from None
     except (KeyError, OSError) as error:
         raise ConfigError(f"replay.preload={name}: the dataset cannot be read ({error!r})") from error
     if not parts:
@@ -85,7 +94,15 @@ def _joined(parts: list[Mapping[str, Array]]) -> dict[str, Array]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _steps_of(episode: Any, codec: ObservationCodec, actions: ActionCodec, spec: EnvSpec) -> Stream:
+def _steps_of(
+    episode: Any, codec: ObservationCodec, actions: ActionCodec, spec: EnvSpec, *, check_finite: bool
+) -> Stream:
+    """Return the steps of an episode.
+
+    Raises:
+        ConfigError: Numbers are not finite, or choices not in the action space.
+        UnsupportedSpace: An observation is not in its space.
+    """
     length = len(episode.rewards)
     observation = {name: np.empty((length + 1, *item.shape), item.dtype) for name, item in spec.observation.items()}
     codec.write(episode.observations, observation)
@@ -93,9 +110,21 @@ def _steps_of(episode: Any, codec: ObservationCodec, actions: ActionCodec, spec:
     truncated = np.append(np.asarray(episode.truncations, bool), False)
     # A recording may have been cut.
     truncated[length - 1] |= not terminated[length - 1]
+    reward = np.append(np.asarray(episode.rewards, np.float32), np.float32(0))
+    if check_finite:
+        advice = "leave the episode out, or accept it with env.check_finite=false"
+        _require_finite(reward, "a reward", advice)
+        for name in codec.float_names:
+            _require_finite(observation[name], f"an observation {name!r}", advice)
     discrete, continuous = actions.encode_batch(episode.actions, length)
+    if discrete is not None and not ((discrete >= 0) & (discrete < spec.action.categorical_sizes)).all():
+        raise ConfigError("an action is not in the action space: leave the episode out")
+    if continuous is not None:
+        _require_finite(continuous, "an action", "leave the episode out")
+        # What an environment does with numbers outside of its bounds, and the only ones that a policy takes.
+        continuous = continuous.clip(-1.0, 1.0)
     fields = {
-        "reward": np.append(np.asarray(episode.rewards, np.float32), np.float32(0)),
+        "reward": reward,
         "terminated": terminated,
         "truncated": truncated,
         "valid": np.arange(length + 1) < length,
@@ -106,6 +135,11 @@ def _steps_of(episode: Any, codec: ObservationCodec, actions: ActionCodec, spec:
         if action is not None:
             fields[name] = np.concatenate([action, np.zeros_like(action[:1])])
     return Stream(fields, observation)
+
+
+def _require_finite(array: Array, what: str, advice: str) -> None:
+    if not np.isfinite(array).all():
+        raise ConfigError(f"{what} of it is NaN or infinite: {advice}")
 
 
 class Preload:
