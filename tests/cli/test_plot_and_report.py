@@ -48,6 +48,16 @@ def test_report_writes_a_page_and_prints_its_figures(tmp_path: Path, capsys: pyt
     assert [(run["method"], run["score"]) for run in found["runs"]] == [("mine", 50.0), ("mine", 70.0)]
 
 
+def test_report_notes_which_runs_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, failed = a_run(tmp_path / "one", 1, 50.0), tmp_path / "failed"
+    failed.mkdir()
+    (failed / "run.log").write_text("ImportError")
+    assert rollmill.cli.main(["report", str(one), str(failed), "--output", str(tmp_path / "page")]) == 0
+    assert capsys.readouterr().err.startswith(f"rollmill: {failed} is left out: ")
+    assert rollmill.cli.main(["report", str(failed), "--output", str(tmp_path / "page")]) == 2
+    assert "ended before it learned anything" in capsys.readouterr().err
+
+
 def test_without_output_a_report_goes_into_its_own_directory() -> None:
     given = rollmill.cli.report.make_command().parser.parse_args(["runs/a"])
     assert (given.output, given.title, given.json) == (Path("report"), "", False)

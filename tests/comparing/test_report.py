@@ -16,6 +16,7 @@ from rollmill.comparing.run_details import shares_of
 from rollmill.comparing.runs import ComparisonError, compare
 from rollmill.comparing.statistics import MissingReportExtraError, aggregates, profile, score_matrices
 from rollmill.settings.run_config import load_config, write_config
+from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.evaluations import EvaluationQueue
 
 
@@ -200,6 +201,22 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare([one, two])
     named = compare([f"a={one}", f"b={two}"])
     assert named.labels == ["a", "b"]
+
+
+def test_runs_that_learned_nothing_are_left_out(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", "gym/CartPole-v1", 1, 100.0)
+    failed, other = tmp_path / "failed", tmp_path / "other"
+    for folder in (failed, other):
+        folder.mkdir()
+    (failed / "run.log").write_text("ImportError")
+    report = write_report([one, f"b={failed}"], tmp_path / "report")
+    assert [run["directory"] for run in report.figures["runs"]] == [str(one)]
+    assert report.notes == (f"{failed} is left out: the run has not learned anything, see its run.log.",)
+    assert f'<p class="note">{report.notes[0]}</p>' in report.page.read_text()
+    with pytest.raises(RunDirectoryError, match="ended before it learned anything"):
+        compare([failed])
+    with pytest.raises(RunDirectoryError, match="other is not a run"):
+        compare([one, failed, other])
 
 
 @pytest.mark.filterwarnings("ignore:Glyph 0")  # The font has none for it.

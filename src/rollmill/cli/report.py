@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ def make_command() -> Command:
         "RUN [RUN ...] [OPTIONS]",
         "Compare runs on one page: learning curves and scores with confidence intervals.\n\n"
         "Runs that differ only in their seed form one method, named by the settings that differ from the\n"
-        "others'. NAME=RUN_DIR names the method instead. The folder of a sweep or suite stands for its finished runs.",
+        "others'. NAME=RUN_DIR names the method instead. The folder of a sweep or suite stands for its finished runs.\n"
+        "Runs that are starting, or have failed at their start, are left out.",
         run=run,
         examples=(
             "rollmill report runs/gym_CartPole-v1/*",
@@ -43,6 +45,8 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rollmill.comparing.page import write_report
 
     report = write_report(expanded(arguments.runs), arguments.output, title=arguments.title)
+    for note in report.notes:
+        print(f"rollmill: {note}", file=sys.stderr)
     print(report.page)
     if arguments.json:
         print(json.dumps(report.figures))

@@ -60,11 +60,13 @@ class Report:
         page: The HTML page; needs no other file.
         pictures: The PNG files.
         figures: The content of ``report.json``: runs, scores, aggregates with their intervals.
+        notes: Sentences on runs that are left out.
     """
 
     page: Path
     pictures: tuple[Path, ...]
     figures: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def write_report(
@@ -101,7 +103,7 @@ def write_report(
     folder = Path(output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return _write(comparison, folder, title=title, seed=seed, notes=notes)
+        return _write(comparison, folder, title=title, seed=seed, notes=[*notes, *comparison.notes])
     except PlotError as error:
         raise NotWritableError(str(error)) from error
     except OSError as error:
@@ -191,7 +193,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int, notes
         *pictures_of_bred,
         *(path for path in pictures_of_details if path is not None),
     )
-    return Report(page, drawn, figures)
+    return Report(page, drawn, figures, tuple(comparison.notes))
 
 
 def _draw(comparison: Comparison, env: str, intervals: Mapping[str, Estimate], folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from rollmill.scores import human_normalised
 from rollmill.settings.options import flatten
 from rollmill.settings.run_config import load_config
 from rollmill.storage.evaluations import EvaluationQueue
+from rollmill.storage.missing_runs import has_only_begun
 
 
 class ComparisonError(ValueError):
@@ -97,9 +98,20 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs, by method and environment."""
+    """The runs, by method and environment.
+
+    Attributes:
+        runs: The runs.
+        left_out: Directories of runs that are starting, or have failed at their start.
+    """
 
     runs: tuple[ComparedRun, ...]
+    left_out: tuple[Path, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What is left out, in sentences."""
+        return [f"{path} is left out: the run has not learned anything, see its run.log." for path in self.left_out]
 
     @property
     def labels(self) -> list[str]:
@@ -136,6 +148,8 @@ class Comparison:
 def compare(runs: Sequence[str | Path]) -> Comparison:
     """Read runs.
 
+    Runs that are starting, or have failed at their start, are left out, unless there are no others.
+
     Args:
         runs: Their directories. ``NAME=DIRECTORY`` names the method; other methods are named by the settings that
             differ.
@@ -147,7 +161,8 @@ def compare(runs: Sequence[str | Path]) -> Comparison:
     """
     if not runs:
         raise ComparisonError("no runs were named: give their directories, as `rollmill train` prints them")
-    named = [_name_and_path(run) for run in runs]
+    given = [_name_and_path(run) for run in runs]
+    named = [(name, path) for name, path in given if not has_only_begun(path)] or given
     configs = {path: flatten(load_config(path)) for _, path in named}
     if len(configs) < len(named):
         raise ComparisonError("a run was named twice: give each directory once")
@@ -174,7 +189,10 @@ def compare(runs: Sequence[str | Path]) -> Comparison:
     _check_seeds(found)
     # Actions are sampled in training, and an evaluation may take the best: both together would compare nothing.
     trained_only = {run.env for run in found if not run.evaluated_returns}
-    return Comparison(tuple(replace(run, is_evaluated=run.env not in trained_only) for run in found))
+    return Comparison(
+        tuple(replace(run, is_evaluated=run.env not in trained_only) for run in found),
+        tuple(path for _, path in given if path not in configs),
+    )
 
 
 def _name_and_path(run: str | Path) -> tuple[str, Path]:

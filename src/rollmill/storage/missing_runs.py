@@ -9,6 +9,12 @@ _CONFIG_FILE, _LOG_FILE = "config.json", "run.log"
 _SHOWN = 3
 
 
+def has_only_begun(directory: Path | str) -> bool:
+    """Whether a run has begun in a directory, but has learned nothing: it is starting, or failed at its start."""
+    path = Path(directory)
+    return (path / _LOG_FILE).is_file() and not (path / _CONFIG_FILE).exists()
+
+
 def why_no_run(directory: Path | str) -> str:
     """Say why a directory without ``config.json`` holds no run, and what to do."""
     path = Path(directory)
