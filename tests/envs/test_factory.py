@@ -189,7 +189,7 @@ def test_the_probe_calls_a_constructor_that_raises_once() -> None:
         raise OSError("cannot start")
 
     register_env("unmade", make)
-    with pytest.raises(EnvironmentFailure, match="raised OSError in its constructor"):
+    with pytest.raises(EnvironmentFailure, match=r"raised OSError in its constructor: cannot start$"):
         probe(EnvConfig(name="unmade", on_failure="restart"))
     assert len(calls) == 1
 

@@ -153,14 +153,47 @@ def test_a_device_that_is_not_there_is_told(device: str, make_run: MakeRun) -> N
     load(make_run("test/lengths"), device="auto")
 
 
-def test_a_failing_environment_stops_the_evaluation(make_run: MakeRun) -> None:
+def test_an_environment_that_cannot_be_built_stops_the_evaluation(make_run: MakeRun) -> None:
     snapshot = read_snapshot(make_run("test/striped", on_failure="restart"))
-    broken = snapshot._replace(env=replace(snapshot.env, kwargs={"limit": "never"}))
     result = evaluate_snapshot(snapshot, episodes=1)
     assert result.returns == (10.0,)
-    unknown = broken._replace(env=replace(broken.env, kwargs={"unknown": 1}))
+    unknown = snapshot._replace(env=replace(snapshot.env, kwargs={"unknown": 1}))
     with pytest.raises(EnvironmentFailure, match="test/striped"):
         evaluate_snapshot(unknown, episodes=1)
+
+
+class Flaky(gym.Env[Any, Any]):
+    """Episodes of three steps, the first few of which fail in their second step."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    failing = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 2 and Flaky.failing:
+            Flaky.failing -= 1
+            raise OSError("killed")
+        return np.zeros(1, np.float32), 1.0, self.steps == 3, False, {}
+
+
+def test_environments_that_fail_are_rebuilt_as_in_training(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_env("test/flaky", Flaky)
+    run = make_run("test/flaky", on_failure="restart", restart_budget=2)
+    monkeypatch.setattr(Flaky, "failing", 2)
+    with pytest.warns(UserWarning, match=r"(?s)^2 failure\(s\) of environments: they were rebuilt, .*OSError: killed"):
+        result = evaluate(run, episodes=3, num_envs=2)
+    assert (result.returns, result.lengths) == ((3.0, 3.0, 3.0), (3, 3, 3))
+    Flaky.failing = 3
+    with pytest.raises(EnvironmentFailure, match=r"env.restart_budget is spent \(2 of 2 rebuilds\)"):
+        evaluate(run, episodes=3, num_envs=2)
+    Flaky.failing = 1
+    with pytest.raises(EnvironmentFailure, match=r"env\.on_failure=restart rebuilds"):
+        evaluate(make_run("test/flaky"), episodes=3, num_envs=2)
 
 
 def test_a_renderer_that_fails_costs_the_video_only(make_run: MakeRun, tmp_path: Path) -> None:
@@ -237,6 +270,33 @@ def test_an_agents_absence_does_not_shift_its_returns_to_other_episodes(make_run
         assert returns[4:] == (returns[1], returns[3])
     expected = mean_interval([returns[:4] for returns in by_env], weights=[[1, 2, 1, 2]] * 3)
     assert (result.mean, *result.interval) == pytest.approx(expected)
+
+
+class FailingTeam(Team):
+    """The first agent ends after one step, the second one after two; the first episodes fail between them."""
+
+    failing = 0
+
+    def step(self, actions: Any) -> Any:
+        if len(self.agents) == 2:
+            self.agents = ["bob"]
+            values: list[Any] = [np.zeros(1, np.float32), 1.0, True, False, {}]
+            of_all = [dict.fromkeys(self.possible_agents, value) for value in values]
+            of_all[2]["bob"] = False
+            return tuple(of_all)
+        if FailingTeam.failing:
+            FailingTeam.failing -= 1
+            raise OSError("killed")
+        return super().step(actions)
+
+
+def test_an_agent_whose_episode_failed_was_not_absent(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_env("test/failing_team", FailingTeam)
+    run = make_run("test/failing_team", on_failure="restart")
+    monkeypatch.setattr(FailingTeam, "failing", 2)
+    with pytest.warns(UserWarning, match=r"^2 failure\(s\)"):
+        result = evaluate(run, episodes=4, num_envs=2)
+    assert len(result.returns) == 8
 
 
 def test_means_over_tasks_are_of_the_policies_that_have_played_all() -> None:

@@ -118,12 +118,22 @@ def test_a_network_whose_evaluation_fails_is_set_aside(make_run: MakeRun) -> Non
     queue = queue_of(run_dir, 10, 20)
     torn, good = queue.pending()
     torn.write_bytes(torn.read_bytes()[:100])
-    with pytest.raises(Exception, match=torn.name):
+    with pytest.warns(UserWarning, match=f"no evaluation of {torn.name}: .*{torn.name}") as found:
         play_pending(run_dir, Evaluations(CARTPOLE, 2), checkpoints=store_of(run_dir))
-    assert queue.pending() == [good]
+    assert len(found) == 1
+    assert queue.pending() == []
     assert torn.with_suffix(".failed").exists()
-    play_pending(run_dir, Evaluations(CARTPOLE, 2), checkpoints=store_of(run_dir))
+    assert not good.exists()
     assert [record["agent_steps"] for record in queue.records()] == [20]
+
+
+def test_an_evaluation_whose_environment_fails_is_a_warning_with_its_traceback(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE.name)
+    queue = queue_of(run_dir, 10)
+    broken = EnvConfig(name=CARTPOLE.name, kwargs={"unknown": 1})
+    with pytest.warns(UserWarning, match=r"(?s)no evaluation of .*Traceback.*unexpected keyword argument 'unknown'"):
+        play_pending(run_dir, Evaluations(broken, 2), checkpoints=store_of(run_dir))
+    assert (queue.pending(), queue.records()) == ([], [])
 
 
 def test_the_evaluator_waits_for_the_run_and_plays_networks_as_they_appear(make_run: MakeRun) -> None:

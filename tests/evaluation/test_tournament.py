@@ -16,6 +16,7 @@ from tests.regimes.nim import Nim
 
 import rollmill
 from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import EnvironmentFailure
 from rollmill.envs.factory import probe
 from rollmill.envs.registry import register_env
 from rollmill.envs.spaces import action_spec
@@ -68,6 +69,23 @@ class Teams(Crowd):
         return self._seen(AGENTS), {agent: {} for agent in AGENTS}
 
 
+class Fragile(Teams):
+    """The first agent ends after one step, with 3; the others after two, with 1 and 2, unless the match fails."""
+
+    failing = 0
+
+    def step(self, actions: dict[str, int]) -> Any:
+        if len(self.agents) < len(AGENTS) and Fragile.failing:
+            Fragile.failing -= 1
+            raise OSError("killed")
+        seen, rewards, ended, cut, infos = super().step(actions)
+        if AGENTS[0] in actions:
+            self.agents = list(AGENTS[1:])
+            ended = {agent: agent == AGENTS[0] for agent in AGENTS}
+            rewards = {**rewards, **dict.fromkeys(AGENTS[1:], 0.0)}
+        return seen, rewards, ended, cut, infos
+
+
 @pytest.fixture(autouse=True)
 def names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollmill.envs.registry._registered", {})
@@ -75,6 +93,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
     register_env("test/nim", Nim)
     register_env("test/rounds", Rounds)
     register_env("test/teams", Teams)
+    register_env("test/fragile", Fragile)
     rollmill.register_player("perfect", make_perfect)
     rollmill.register_player("greedy", make_greedy)
 
@@ -103,6 +122,18 @@ def test_networks_of_ppo_and_dqn_meet(make_run: MakeRun, tmp_path: Path) -> None
     other = rollmill.train("test/nim", algo="dqn", run_dir=tmp_path / "dqn", total_steps=60, quiet=True, **settings)
     result = tournament([make_run("test/nim"), other.dir], matches=3)
     assert result.score(0, 1).matches == 6
+
+
+def test_matches_that_fail_are_played_again(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollmill.register_player("idle", lambda: lambda observation, mask: 0)
+    snapshot = read_snapshot(make_run("test/fragile", on_failure="restart", restart_budget=5))
+    expected = points_against(snapshot, ["idle"], matches=3)
+    monkeypatch.setattr(Fragile, "failing", 5)
+    with pytest.warns(UserWarning, match=r"^5 failure\(s\) of environments"):
+        assert points_against(snapshot, ["idle"], matches=3) == expected
+    Fragile.failing = 1
+    with pytest.raises(EnvironmentFailure, match="killed"):
+        points_against(snapshot._replace(env=replace(snapshot.env, on_failure="stop")), ["idle"], matches=3)
 
 
 def test_an_agent_that_never_acted_counts_neither_way() -> None:

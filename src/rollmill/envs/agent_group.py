@@ -143,6 +143,11 @@ class AgentGroup:
         self._returns = np.zeros(self.num_rows, np.float64)
         self._length = np.zeros(self.num_rows, np.int32)
 
+    @property
+    def rebuilds(self) -> Array:
+        """How often each environment has been rebuilt, int64 ``[num_envs]``."""
+        return np.array(self._rebuilds, np.int64)
+
     def reset(self, into: ObservationView) -> None:
         """Start every environment's first episode with its seed; see ``Group.reset``."""
         self._clock = 0

@@ -82,6 +82,11 @@ class CentralView:
         """See ``AgentRows``."""
         return self._group.resets_next
 
+    @property
+    def rebuilds(self) -> Array:
+        """See ``AgentRows``."""
+        return self._group.rebuilds
+
     def reset(self, into: ObservationView) -> None:
         """See ``Group.reset``."""
         self._group.reset(_without(into))

@@ -135,8 +135,8 @@ class EnvConfig(Checked, section="env"):
             environments one after another; ``"auto"`` takes Atari's, EnvPool's and those registered with
             ``vector=True``.
         on_failure: ``"stop"`` ends the run at an environment's exception; ``"restart"`` rebuilds the environment, masks
-            its rows and continues, at most ``restart_budget`` times.
-        restart_budget: Rebuilds allowed for each rollout worker.
+            its rows and continues, at most ``restart_budget`` times. Evaluations do the same.
+        restart_budget: Rebuilds allowed for each rollout worker, and in each evaluation.
         check_finite: Look for NaN and infinity in float observations and rewards after every group step.
         atari: Options of ``atari/...``.
         vizdoom: Options of ``vizdoom/...``.

@@ -61,11 +61,13 @@ def _advice(where: str, error: BaseException, budget: RestartBudget | None) -> s
             f"; env.restart_budget is spent ({budget.spent} of {budget.allowed} rebuilds): fix the environment, or "
             "raise the budget"
         )
-    if isinstance(error, TypeError) and where == "constructor":
-        return "; env.kwargs.NAME are arguments of its constructor, and the only ones"
+    if where == "constructor":
+        # No advice to rebuild: wrong arguments are more likely than an accident, and the first try is the only one.
+        is_of_arguments = isinstance(error, TypeError)
+        return "; env.kwargs.NAME are arguments of its constructor, and the only ones" if is_of_arguments else ""
     if isinstance(error, TypeError) and where == "reset" and "unexpected keyword argument" in str(error):
         return "; Gymnasium 1.x calls reset(seed=..., options=...)"
-    return "; env.on_failure=restart rebuilds environments that raise"
+    return "; env.on_failure=restart rebuilds environments that raise in training and evaluations"
 
 
 def _is_of_unpacking(error: BaseException) -> bool:

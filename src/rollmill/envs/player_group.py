@@ -100,6 +100,11 @@ class PlayerGroup:
         self._returns = np.zeros(self.num_rows, np.float64)
         self._length = np.zeros(self.num_rows, np.int32)
 
+    @property
+    def rebuilds(self) -> Array:
+        """How often each game has been rebuilt, int64 ``[num_envs]``."""
+        return np.full(len(self._first_rows), self._rebuilds, np.int64)
+
     def reset(self, into: ObservationView) -> None:
         """Start every game; see ``Group.reset``."""
         self._clock = 0

@@ -132,3 +132,8 @@ class AgentRows(SavableGroup, Protocol):
 
     episodes: Array
     resets_next: Array
+
+    @property
+    def rebuilds(self) -> Array:
+        """int64 ``[num_envs]``, how often each environment has been rebuilt; its episode does not count then."""
+        ...

@@ -22,7 +22,7 @@ from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.episode_length import check_length
 from rollmill.evaluation.evaluation_result import EvaluationResult
 from rollmill.evaluation.lineup import Lineup, has_roles, lineup_of_agent, lineup_of_run
-from rollmill.evaluation.rows import Absences, play
+from rollmill.evaluation.rows import Absences, play, warn_of_failures
 from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import Estimate, mean_interval
@@ -182,7 +182,7 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
         least = 1 if how.of_player is None else most
         how = how._replace(num_envs=max(how.num_envs, most), episodes=max(how.episodes, least))
     task = 0 if how.task is None else task_index(snapshot.env, how.task)
-    env = replace(snapshot.env, on_failure="stop")
+    env = snapshot.env
     if how.max_episode_steps is not None:
         env = replace(env, max_episode_steps=how.max_episode_steps)
     spec = spec_of([snapshot] if lineup is None else lineup.snapshots, env)
@@ -262,7 +262,7 @@ def _evaluate_task(
         # For each return, the number of the environment's episode.
         planned, played_in = tuple(due), [list[int]() for _ in due]
         missing = episodes
-        going_on = np.zeros(len(due), np.int64)
+        going_on, failed = np.zeros(len(due), np.int64), 0
         # Environments step on when their episodes have been played; what they give then does not count.
         counts = [how.of_player in (None, lineup.players[index].name) for index in who.tolist()]
         group.metrics.counted = counted = (np.array(due) > 0) & counts
@@ -275,6 +275,9 @@ def _evaluate_task(
             outcome = next(steps)
             going_on += 1
             going_on[outcome.episode_length > 0] = 0
+            if len(group.failures) > failed:
+                failed = len(group.failures)
+                going_on[:] = 0  # The episodes of a rebuilt environment begin again.
             if env.max_episode_steps is None:
                 check_length(of_task.name, int(going_on.max()), played=episodes - missing, episodes=episodes)
             for row in np.flatnonzero(outcome.episode_length):
@@ -293,6 +296,7 @@ def _evaluate_task(
                     missing -= 1
             how.progress(episodes - missing, episodes)
         seconds = time.perf_counter() - started
+        warn_of_failures(group)
     finally:
         group.close()
     flat = tuple(value for row in itertools.compress(returns, counts) for value in row)

@@ -20,6 +20,7 @@ from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.tournament import points_against
 from rollmill.evaluation.video import VideoError, check_video_path
 from rollmill.models.device import one_thread
+from rollmill.runtime.user_frames import format_error
 from rollmill.storage.checkpoint_file import load_checkpoint
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
@@ -60,7 +61,8 @@ def play_pending(
     """Evaluate the pending networks, record the results, and keep the best network.
 
     A policy that plays some agents alone is evaluated in these, with the newest networks of the other policies as the
-    other agents. They wait until all policies have one.
+    other agents. They wait until all policies have one. An evaluation that fails is a warning, and its network is set
+    aside.
 
     Args:
         run_dir: Directory of a run.
@@ -117,9 +119,11 @@ def play_pending(
             queue.failed(path)
             warnings.warn(f"no evaluation at {snapshot.agent_steps:,} agent steps: {error}", stacklevel=2)
             continue
-        except Exception:
+        except Exception as error:
+            # Training does not depend on evaluations, and the next network may be played.
             queue.failed(path)
-            raise
+            warnings.warn(f"no evaluation of {path.name}: {format_error(error).rstrip() or error}", stacklevel=2)
+            continue
         checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), best_by, measured)
         # The run's directory may be moved: the video is named in it, the network is removed.
         result["video"] = None if result["video"] is None else str(Path(result["video"]).relative_to(run_dir))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,16 @@ def play(players: Sequence[Player], who: NDArray[np.int64], group: Group, spec: 
     return _steps(players, [who == index for index in range(len(players))], group, spec, observation, outcome)
 
 
+def warn_of_failures(group: Group) -> None:
+    """Warn of environments that raised and were rebuilt, if there are any."""
+    if group.failures:
+        warnings.warn(
+            f"{len(group.failures)} failure(s) of environments: they were rebuilt, and their unfinished episodes do "
+            f"not count. The first one: {group.failures[0]}",
+            stacklevel=3,
+        )
+
+
 class Absences:
     """Finds agents that did not act in an episode of their environment, whose end there is nothing to wait for.
 
@@ -41,7 +52,7 @@ class Absences:
 
     def __init__(self, group: AgentRows, agents: int) -> None:
         self._group = group
-        self._begun = group.episodes.copy()
+        self._begun, self._rebuilt = group.episodes.copy(), group.rebuilds
         self._ended = np.zeros((len(self._begun), agents), bool)
 
     def rows(self, ended: NDArray[np.bool_]) -> list[int]:
@@ -50,6 +61,9 @@ class Absences:
         Args:
             ended: bool ``[rows]``, agents whose episode ended in the step; called for every one.
         """
+        rebuilds = self._group.rebuilds
+        self._ended[rebuilds > self._rebuilt] = False  # Their episode is not over: it has failed.
+        self._rebuilt = rebuilds
         self._ended |= ended.reshape(self._ended.shape)
         is_over = (self._group.episodes > self._begun) | self._group.resets_next
         # An episode that is reset in the next step is over twice, but its agents have ended once.

@@ -22,7 +22,7 @@ from rollmill.evaluation.evaluate import EvaluationInterruptedError, quotas
 from rollmill.evaluation.lineup import Lineup, scripted_player
 from rollmill.evaluation.players import PLAYERS, AgentPlayer, Player, player_factory
 from rollmill.evaluation.repeated_games import RepeatedGames
-from rollmill.evaluation.rows import play
+from rollmill.evaluation.rows import play, warn_of_failures
 from rollmill.evaluation.snapshot import Snapshot, folder_of_player, policies_of_run, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.tasks import spec_of
@@ -110,7 +110,7 @@ def tournament(
     chosen = configs[:1] if env is None else [config for config in configs if config.name == env]
     if env is not None and not chosen:
         chosen = [_of_another(configs[0], env) if configs else EnvConfig(name=env)]
-    config = replace(chosen[0], on_failure="stop")
+    config = chosen[0]
     elsewhere = {each.env.name: each for each in snapshots.values() if each.env.name != config.name}
     if elsewhere and env is None:
         raise TournamentError(
@@ -208,7 +208,7 @@ def points_against(
         EvaluationInterruptedError: ``is_stop_wanted`` returned True.
         TournamentError: An opponent stores continuous actions in other units.
     """
-    config, box = replace(snapshot.env, on_failure="stop"), snapshot.box_actions
+    config, box = snapshot.env, snapshot.box_actions
     spec = probe(config)
     hall = _Hall(config, spec, box, seed=seed, is_stop_wanted=is_stop_wanted)
     own = hall.player("the policy", snapshot, seed)
@@ -332,6 +332,7 @@ class _Hall:
                 seats = list(teams[team])
                 own, mean = _mean_of(returns[seats]), _mean_of(np.delete(returns, seats))
                 scores[team] = scores[team].plus(Score(int(own > mean), int(own == mean), int(own < mean)))
+            warn_of_failures(group)
         finally:
             group.close()
         return _Meeting(scores, [traced.is_repeated(team) for team in range(len(teams))])
@@ -368,7 +369,7 @@ class _Hall:
         ends = np.full((len(games), seats), np.nan)
         age = np.zeros(len(games), np.int64)
         found: list[tuple[int, NDArray[np.float64]]] = []
-        begun = group.episodes.copy()
+        begun, rebuilt = group.episodes.copy(), group.rebuilds
         while any(missing):
             if self._is_stop_wanted():
                 raise EvaluationInterruptedError(f"{sum(missing)} matches were not played")
@@ -376,6 +377,8 @@ class _Hall:
             ended = (outcome.episode_length > 0).reshape(len(games), seats)
             ends[ended] = outcome.episode_return.reshape(len(games), seats)[ended]
             age += 1
+            ends[group.rebuilds > rebuilt] = np.nan  # A match that has failed is played again.
+            rebuilt = group.rebuilds
             over = np.flatnonzero((group.episodes > begun) | group.resets_next)
             for game in over.tolist():
                 if np.isfinite(ends[game]).any():
