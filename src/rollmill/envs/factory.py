@@ -358,7 +358,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
             raise
         except failures() as error:
             # Not built again: wrong arguments are more likely than an accident.
-            raise failure(config.name, 0, "constructor", 0, error, None) from error
+            raise failure(config.name, 0, "constructor", 0, error, None, can_rebuild=False) from error
         try:
             if is_multi_agent(env):
                 return _probe_agents(config, maker, env, budget)

@@ -42,9 +42,26 @@ def log_of_closing(name: str, error: BaseException) -> None:
 
 
 def failure(
-    name: str, index: int | str, where: str, step: int, error: BaseException, budget: RestartBudget | None
+    name: str,
+    index: int | str,
+    where: str,
+    step: int,
+    error: BaseException,
+    budget: RestartBudget | None,
+    *,
+    can_rebuild: bool = True,
 ) -> EnvironmentFailure:
-    """Return the error to raise ``from`` an environment's exception, which shows its traceback."""
+    """Return the error to raise ``from`` an environment's exception, which shows its traceback.
+
+    Args:
+        name: The environment's name.
+        index: Which environment.
+        where: What raised: "constructor", "reset" or "step".
+        step: Group step.
+        error: The exception.
+        budget: The rebuilds, which are spent; None where none were allowed.
+        can_rebuild: Whether another setting would have allowed some.
+    """
     message = f"environment {index} of {name} raised {type(error).__name__} in its {where}"
     if where != "constructor":
         message += f" (group step {step})"
@@ -52,21 +69,21 @@ def failure(
         message += f": {error}"
     if where in _RETURNED and _is_of_unpacking(error):
         message += f" ({where} must return {_RETURNED[where]})"
-    return EnvironmentFailure(message + _advice(where, error, budget))
+    return EnvironmentFailure(message + _advice(where, error, budget, can_rebuild=can_rebuild))
 
 
-def _advice(where: str, error: BaseException, budget: RestartBudget | None) -> str:
+def _advice(where: str, error: BaseException, budget: RestartBudget | None, *, can_rebuild: bool) -> str:
     if budget is not None:
         return (
             f"; env.restart_budget is spent ({budget.spent} of {budget.allowed} rebuilds): fix the environment, or "
             "raise the budget"
         )
-    if where == "constructor":
-        # No advice to rebuild: wrong arguments are more likely than an accident, and the first try is the only one.
-        is_of_arguments = isinstance(error, TypeError)
-        return "; env.kwargs.NAME are arguments of its constructor, and the only ones" if is_of_arguments else ""
+    if isinstance(error, TypeError) and where == "constructor":
+        return "; env.kwargs.NAME are arguments of its constructor, and the only ones"
     if isinstance(error, TypeError) and where == "reset" and "unexpected keyword argument" in str(error):
         return "; Gymnasium 1.x calls reset(seed=..., options=...)"
+    if not can_rebuild:
+        return ""
     return "; env.on_failure=restart rebuilds environments that raise in training and evaluations"
 
 
