@@ -64,6 +64,7 @@ def rows(screen: Any) -> list[list[int]]:
 
 def test_screens_are_stacked_and_players_are_told_apart() -> None:
     env = AtariPlayers(Flicker(), OPTIONS, 4)
+    assert env.metadata["render_fps"] == 15
     views, _ = env.reset(seed=1)
     assert all(env.observation_space(agent).contains(view) for agent, view in views.items())
     assert rows(views["first_0"]["screen"]) == [[0, 0], [0, 0], [0, 0]]

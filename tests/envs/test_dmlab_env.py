@@ -44,6 +44,7 @@ def play(env, actions):
 
 def test_spaces_and_the_engines_arguments(make, lab):
     env = make()
+    assert env.metadata["render_fps"] == 15
     assert env.observation_space == spaces.Box(0, 255, (72, 96, 3), np.uint8)
     assert env.action_space == spaces.Discrete(9)
     engine = lab.made[-1]

@@ -209,6 +209,13 @@ def test_frames_skipped_by_an_id_are_counted(kwargs, frameskip, frames):
     assert probe(EnvConfig(name="gym/ALE/Pong-v5", kwargs=kwargs, frameskip=frameskip)).frameskip == frames
 
 
+def test_games_declare_the_steps_of_a_second():
+    for frameskip in (4, 2):
+        env = gym.maker(EnvConfig(name="gym/ALE/Pong-v5", kwargs={"frameskip": frameskip})).env()
+        assert env.metadata["render_fps"] == 60 / frameskip
+        env.close()
+
+
 def test_mujoco_warnings_are_logged_once_and_not_printed(tmp_path, monkeypatch, capfd, caplog):
     mujoco = pytest.importorskip("mujoco")
     monkeypatch.chdir(tmp_path)

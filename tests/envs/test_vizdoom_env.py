@@ -45,6 +45,16 @@ def test_flat_and_combined_buttons():
         env.close()
 
 
+@pytest.mark.parametrize(("name", "steps"), [("basic", 35 / 4), ("duel_bots", 35 / 2), ("duel", 35 / 2)])
+def test_it_declares_the_steps_of_a_second(name, steps):
+    env = make_env(EnvConfig(name=f"vizdoom/{name}"))
+    assert env.metadata["render_fps"] == steps
+    env.close()
+    env = make_env(EnvConfig(name=f"vizdoom/{name}", frameskip=1))
+    assert env.metadata["render_fps"] == 35
+    env.close()
+
+
 def test_frames_are_scaled_by_nearest_neighbour():
     env = VizdoomEnv("basic.cfg", render_mode="rgb_array")
     observation, _ = env.reset(seed=1)

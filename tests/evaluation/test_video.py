@@ -190,12 +190,25 @@ def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_r
     assert np.corrcoef(moved_seen.ravel(), moved_shown.ravel())[0, 1] > 0.8
 
 
-def test_envpool_draws_itself(make_run: MakeRun) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape", "fps"),
+    [("CartPole-v1", (400, 600, 3), 30), ("Pong-v5", (210, 160, 3), 15), ("Basic-v1", (240, 320, 3), 35 / 4)],
+)
+def test_envpool_draws_itself(make_run: MakeRun, name: str, shape: tuple[int, ...], fps: float) -> None:
     pytest.importorskip("envpool")
-    agent = load(make_run("envpool/CartPole-v1"))
+    agent = load(make_run(f"envpool/{name}"))
     frame = next(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
-    assert frame.picture.shape == (400, 600, 3)
+    assert frame.picture.shape == shape
     assert frame.picture.std() > 5
+    assert frame.fps == fps
+
+
+def test_a_film_of_doom_takes_as_long_as_the_episode(make_run: MakeRun, tmp_path: Path) -> None:
+    pytest.importorskip("vizdoom")
+    agent = load(make_run("vizdoom/basic", max_episode_steps=7))
+    film = film_episode(lineup_of_agent(agent), agent.snapshot.env, tmp_path / "a.mp4", 0)
+    _, seconds = imageio_ffmpeg.count_frames_and_secs(str(film.path))
+    assert seconds == pytest.approx(film.frames * 4 / 35, abs=0.05)
 
 
 # ---------------------------------------------------------------------------------------------------------- watching

@@ -18,6 +18,7 @@ from rollmill.extras import install_command
 from rollmill.native import push_frames
 from rollmill.specs import FrameStack
 
+FRAMES_PER_SECOND = 60
 _DEFAULT_FRAMESKIP = 4
 # Emulator arguments that redefine frames, episodes or returns and have a setting of their own.
 _COUNTED = {"frameskip", "max_num_frames_per_episode", "episodic_life", "reward_clipping"}

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollmill.envs.agent_apis import ConvertedGame
+from rollmill.envs.atari import FRAMES_PER_SECOND
 from rollmill.envs.config import AtariOptions
 from rollmill.envs.errors import MissingExtra
 from rollmill.envs.views import Array
@@ -52,7 +53,7 @@ class AtariPlayers:
     def __init__(self, env: Any, options: AtariOptions, frameskip: int) -> None:
         self.env = env
         self._stepped = ConvertedGame.under(env) or env
-        self.metadata = env.metadata
+        self.metadata = {**env.metadata, "render_fps": FRAMES_PER_SECOND / frameskip}
         self.render_mode = env.render_mode
         self.possible_agents = env.possible_agents
         self._frameskip = frameskip

@@ -66,6 +66,7 @@ EXTENDED_ACTIONS = (
 # Seeds of the engine are 32-bit integers; IMPALA draws from the same range.
 _SEEDS = 2**31 - 1
 _PICTURE, _INSTRUCTION = "RGB_INTERLEAVED", "INSTR"
+_FRAMES_PER_SECOND = 60
 # Settings of the engine that have an option.
 _OPTIONS = {"width": "width", "height": "height", "datasetPath": "dataset_path"}
 
@@ -87,8 +88,6 @@ class DmlabEnv(gymnasium.Env[Any, Any]):
     Every end is a termination, as in both implementations: the engine does not say whether time was up, and has no
     frame after the end. The last frame is repeated; it is not bootstrapped from.
     """
-
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 - Gymnasium's own convention
 
     def __init__(
         self,
@@ -134,6 +133,7 @@ class DmlabEnv(gymnasium.Env[Any, Any]):
         settings = dict(settings or {})
         if taken := sorted(settings.keys() & _OPTIONS.keys()):
             raise ValueError(f"settings has {taken[0]!r}: use env.dmlab.{_OPTIONS[taken[0]]}")
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": _FRAMES_PER_SECOND / frameskip}
         self.render_mode = render_mode
         self._frameskip = frameskip
         self._instructions = instructions

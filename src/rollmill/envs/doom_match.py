@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -31,7 +31,7 @@ from gymnasium import spaces
 from rollmill.envs.doom_calls import EngineCalls, all_returned
 from rollmill.envs.doom_ports import Port
 from rollmill.envs.doom_processes import children, is_alive, quiet
-from rollmill.envs.doom_scenarios import Scenario, missing_engine
+from rollmill.envs.doom_scenarios import TICS_PER_SECOND, Scenario, missing_engine
 from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
 from rollmill.envs.doom_start import protect_start
 from rollmill.envs.doom_status import MEASUREMENTS, Status
@@ -79,8 +79,6 @@ class DoomMatch:
         render_mode: "rgb_array" or None; ``render`` returns the screens of all players side by side.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"name": "doom_match", "render_modes": ["rgb_array"], "render_fps": 35}
-
     def __init__(
         self,
         scenario: Scenario,
@@ -99,6 +97,8 @@ class DoomMatch:
             raise ValueError(f"players={players}: give 2 to 8")
         self.possible_agents = [f"player_{number}" for number in range(players)]
         self.agents: list[str] = []
+        fps = TICS_PER_SECOND / frameskip
+        self.metadata: dict[str, Any] = {"name": "doom_match", "render_modes": ["rgb_array"], "render_fps": fps}
         self.render_mode = render_mode
         self._scenario, self._frameskip, self._resolution = scenario, frameskip, resolution
         self._size, self._measurements, self._hears = (width, height), measurements, sound

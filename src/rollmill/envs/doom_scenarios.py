@@ -20,7 +20,8 @@ from rollmill.extras import install_command
 _MOVES = ("MOVE_FORWARD", "MOVE_BACKWARD", "MOVE_RIGHT", "MOVE_LEFT")
 _WEAPONS = tuple(f"SELECT_WEAPON{number}" for number in range(1, 8))
 _TURN = "TURN_LEFT_RIGHT_DELTA"
-_TICS_PER_MINUTE = 35 * 60
+TICS_PER_SECOND = 35
+_TICS_PER_MINUTE = TICS_PER_SECOND * 60
 _MOST_PLAYERS = 8
 _PAPER_MAPS = {
     "duel_bots": "ssl2.wad",

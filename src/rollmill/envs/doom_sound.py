@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollmill.envs.doom_scenarios import missing_engine
+from rollmill.envs.doom_scenarios import TICS_PER_SECOND, missing_engine
 from rollmill.envs.errors import MissingExtra
 from rollmill.runtime.sweep import FOLDERS, remove_leftovers
 
@@ -33,7 +33,7 @@ try:
 except ImportError as error:
     raise missing_engine(error) from error
 
-_SAMPLES_PER_TIC = 22_050 // 35
+_SAMPLES_PER_TIC = 22_050 // TICS_PER_SECOND
 # Echoes crash older versions of the library, and music would depend on what else is installed.
 _ARGUMENTS = "+snd_efx 0 +snd_musicvolume 0"
 _TRY_WITHIN_S = 60.0

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from rollmill.envs import atari, doom_scenarios
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.extras import install_command
+
+# Simulator frames of parts of EnvPool that skip frames; pools do not declare them.
+_FRAMES_PER_SECOND = {"atari": atari.FRAMES_PER_SECOND, "vizdoom": doom_scenarios.TICS_PER_SECOND}
 
 
 def _envpool() -> Any:
@@ -74,6 +78,8 @@ def maker(config: EnvConfig) -> Maker:
             # The pool creates its spaces on first access, from bounds in double precision.
             warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
             _ = pool.observation_space, pool.action_space
+        if frames := _FRAMES_PER_SECOND.get(kind(id)):
+            pool.metadata = {**pool.metadata, "render_fps": frames / frameskip}
         return pool
 
     limit = kwargs.get("max_episode_steps", defaults.get("max_episode_steps"))

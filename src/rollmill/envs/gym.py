@@ -12,6 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
+from rollmill.envs import atari
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
@@ -21,6 +22,7 @@ from rollmill.envs.user_code import NoSuchModuleError, import_user_code
 from rollmill.extras import install_command
 
 _OWN = "gymnasium.envs."
+_ALE = "ale_py.env:AtariEnv"
 
 # The extra (see rollmill.extras) that provides a package in an entry point.
 _EXTRAS = {
@@ -175,14 +177,19 @@ def maker(config: EnvConfig) -> Maker:
     spec = find_spec(id)
     kwargs: dict[str, Any] = dict(config.kwargs)
     limit = config.max_episode_steps or spec.max_episode_steps
+    skip = config.frameskip or _own_frameskip({**spec.kwargs, **kwargs})
 
     def build() -> Any:
         if kind(id) == "mujoco":
             _log_mujoco_warnings()
         try:
-            return gymnasium.make(spec, disable_env_checker=True, max_episode_steps=config.max_episode_steps, **kwargs)
+            env = gymnasium.make(spec, disable_env_checker=True, max_episode_steps=config.max_episode_steps, **kwargs)
         except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
             raise _missing(id, spec, error) from error
+        if spec.entry_point == _ALE and skip > 1:
+            # It declares 30 for any number of skipped frames.
+            env.unwrapped.metadata = {**env.metadata, "render_fps": atari.FRAMES_PER_SECOND / skip}
+        return env
 
     def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
         options = dict(kwargs)
@@ -194,7 +201,6 @@ def maker(config: EnvConfig) -> Maker:
             raise _missing(id, spec, error) from error
 
     native = spec.vector_entry_point is not None
-    skip = config.frameskip or _own_frameskip({**spec.kwargs, **kwargs})
     if spec.entry_point is None:
         return Maker(
             env=None,

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollmill.envs.doom_ports import Port
-from rollmill.envs.doom_scenarios import Scenario, missing_engine
+from rollmill.envs.doom_scenarios import TICS_PER_SECOND, Scenario, missing_engine
 from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
 from rollmill.envs.doom_start import start_engine
 from rollmill.envs.doom_status import MEASUREMENTS, Status
@@ -67,8 +67,6 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         button_heads: For each head, the button values of each choice: button index -> value.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - Gymnasium's own convention
-
     def __init__(
         self,
         config_file: str | None = None,
@@ -113,6 +111,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             raise ValueError("give a config_file or a scenario")
         if sound:
             check_sound()
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": TICS_PER_SECOND / frameskip}
         self.render_mode = render_mode
         self._frameskip = frameskip
         self._size = (width, height)

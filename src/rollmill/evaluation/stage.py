@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
+from rollmill.envs import atari
 from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import RollmillEnvError
@@ -28,7 +29,6 @@ Picture = NDArray[np.uint8]
 """uint8 ``[H, W, 3]``, RGB."""
 
 _ATARI_SCREEN = (210, 160)
-_ATARI_FRAMES_PER_SECOND = 60
 
 
 def has_display() -> bool:
@@ -172,16 +172,17 @@ def open_stage(
     """
     config = replace(config, on_failure="stop")
     maker = resolve_maker(config)
-    skip = maker.frameskip
     if config.name.startswith("atari/") and find_registration(config.name) is None:
         twin = _Twin(config, seed)
-        return Stage(make_group(config, 1, [seed], box=box), twin.picture, _ATARI_FRAMES_PER_SECOND / skip, twin)
+        return Stage(
+            make_group(config, 1, [seed], box=box), twin.picture, atari.FRAMES_PER_SECOND / maker.frameskip, twin
+        )
     if not has_display():
         # Gymnasium tries windowed OpenGL first, which fails late and without a clear error if there is no display.
         os.environ.setdefault("MUJOCO_GL", "egl")
     if maker.env is None:
         seeds = range(seed, seed + rows_of_group(config, 1, group_size))
-        return _vector_stage(config, seeds, box=box, fps=(2.0 if agents else 30.0) / skip, agents=agents)
+        return _vector_stage(config, seeds, box=box, agents=agents)
     rendering = replace(config, vector=False, kwargs={**config.kwargs, "render_mode": "rgb_array"})
     built: list[Any] = []
 
@@ -213,7 +214,7 @@ def open_stage(
         group = PythonGroup(
             build, num_envs=1, seeds=[seed], name=config.name, box=box, check_finite=config.check_finite
         )
-    fps = float(getattr(built[-1], "metadata", {}).get("render_fps") or 30.0)
+    fps = _declared_fps(built[-1], 30.0)
 
     def picture(view: ObservationView) -> Any:
         try:
@@ -228,15 +229,14 @@ def open_stage(
     return Stage(group, picture, fps)
 
 
-def _vector_stage(
-    config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, fps: float, agents: Sequence[str]
-) -> Stage:
+def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, agents: Sequence[str]) -> Stage:
     """Build a native vector with a row for each seed, which shows the first row.
 
     It renders itself if it can (EnvPool); otherwise its observation is the image.
     """
     maker = resolve_maker(replace(config, kwargs={**config.kwargs, "render_mode": "rgb_array"}))
     assert maker.vector is not None
+    fps = 2.0 if agents else 30.0  # Games are followed move by move.
     try:
         vector = maker.vector(len(seeds), 1, seeds)
     except Exception:
@@ -269,7 +269,12 @@ def _vector_stage(
             rendered = None
         return _observed_picture(view) if rendered is None else rendered[0]
 
-    return Stage(group, picture, fps)
+    return Stage(group, picture, _declared_fps(vector, fps))
+
+
+def _declared_fps(env: Any, default: float) -> float:
+    """Return the agent steps a second that an environment declares (Gymnasium's ``render_fps``)."""
+    return float(getattr(env, "metadata", {}).get("render_fps") or default)
 
 
 def _prepare_mujoco(env: Any) -> None:
