@@ -140,6 +140,31 @@ class Windowed(Blind):
         super().__init__()
 
 
+class Unlinked(Blind):
+    """Its renderer lacks a library, which it loads if it is to draw."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        if render_mode is not None:
+            raise OSError("libGL.so.1: cannot open")
+        super().__init__()
+
+
+class UnlinkedAndSightless(Unlinked):
+    """Has nothing to draw with unless it is told to draw."""
+
+    def render(self) -> Any:
+        return self.renderer.picture()  # type: ignore[attr-defined]
+
+
+class UnlinkedAndBlind(Lengths):
+    """Lacks a library for drawing, and observes no image."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        if render_mode is not None:
+            raise OSError("libGL.so.1: cannot open")
+        super().__init__()
+
+
 class Crashing(Striped):
     """Its renderer lacks a library."""
 
@@ -206,6 +231,9 @@ REGISTERED = {
     "test/broken": Broken,
     "test/windowed": Windowed,
     "test/crashing": Crashing,
+    "test/unlinked": Unlinked,
+    "test/unlinked_and_sightless": UnlinkedAndSightless,
+    "test/unlinked_and_blind": UnlinkedAndBlind,
     "test/remembers": Remembers,
 }
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 from PIL import Image
 
 import rollmill
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import probe
+from rollmill.envs.registry import register_env
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.lineup import lineup_of_agent
 from rollmill.evaluation.rows import play
@@ -34,7 +37,7 @@ from rollmill.evaluation.watch import watch
 from rollmill.evaluation.window import Window
 from rollmill.extras import MissingPackageError
 
-from .conftest import MakeRun
+from .conftest import MakeRun, Unlinked
 
 
 def read_mp4(path: Path) -> NDArray[np.uint8]:
@@ -141,16 +144,55 @@ def test_frames_tell_the_episode_so_far(make_run: MakeRun) -> None:
     assert [int(f.picture[0, 0, 0]) for f in frames] == [40, 80, 120, 160, 200]
 
 
-@pytest.mark.parametrize("name", ["test/blind", "test/windowed"])
-def test_an_environment_that_does_not_draw_shows_its_image_observation(make_run: MakeRun, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "notes"),
+    [
+        ("test/blind", []),
+        ("test/windowed", ['with render_mode="rgb_array" it raised AssertionError: ']),
+        ("test/unlinked", ['with render_mode="rgb_array" it raised OSError: libGL.so.1: cannot open']),
+        (
+            "test/unlinked_and_sightless",
+            ["it raised OSError: libGL.so.1: cannot open, and without it, render() raised AttributeError: 'Unlinked"],
+        ),
+    ],
+)
+def test_an_environment_that_does_not_draw_shows_its_image_observation(
+    make_run: MakeRun, name: str, notes: list[str]
+) -> None:
     agent = load(make_run(name))
-    pictures = [frame.picture for frame in play_episode(lineup_of_agent(agent), agent.snapshot.env, 0)]
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        pictures = [frame.picture for frame in play_episode(lineup_of_agent(agent), agent.snapshot.env, 0)]
     assert pictures[0].shape == (12, 16, 3)
     assert [int(picture.mean()) for picture in pictures] == [1, 2, 3, 4, 5]
+    assert len(noted) == len(notes)
+    for one, text in zip(noted, notes, strict=True):
+        assert f"{name} is shown as it is observed: " in str(one.message)
+        assert text in str(one.message)
+
+
+def test_a_vector_that_does_not_draw_shows_its_image_observation(make_run: MakeRun) -> None:
+    register_env("test/unlinked_vector", _unlinked_vector, vector=True)
+    agent = load(make_run("test/unlinked_vector"))
+    with pytest.warns(UserWarning, match="it raised OSError: libGL"):
+        frames = list(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
+    assert frames[-1].picture.shape == (12, 16, 3)
+    assert frames[-1].fps == 20
+
+
+def _unlinked_vector(num_envs: int, render_mode: str | None = None) -> Any:
+    vector = SyncVectorEnv([lambda: Unlinked(render_mode)] * num_envs)
+    vector.metadata = {**vector.metadata, "render_fps": 20}
+    return vector
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("test/mixed", "neither renders nor observes"), ("test/broken", "an RGB picture")]
+    ("name", "message"),
+    [
+        ("test/mixed", "neither renders nor observes images .with render_mode=.* it raised TypeError: Mixed"),
+        ("test/unlinked_and_blind", "neither renders .*with render_mode=.* it raised OSError: libGL.so.1: cannot open"),
+        ("test/broken", "an RGB picture"),
+    ],
 )
 def test_what_cannot_be_looked_at_is_refused(make_run: MakeRun, name: str, message: str) -> None:
     agent = load(make_run(name))

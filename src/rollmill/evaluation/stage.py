@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -183,19 +184,12 @@ def open_stage(
     if maker.env is None:
         seeds = range(seed, seed + rows_of_group(config, 1, group_size))
         return _vector_stage(config, seeds, box=box, agents=agents)
-    rendering = replace(config, vector=False, kwargs={**config.kwargs, "render_mode": "rgb_array"})
-    built: list[Any] = []
+    drawn = _Drawn(replace(config, vector=False), make_env)
 
     def build() -> Any:
-        try:
-            built.append(make_env(rendering))
-        except RollmillEnvError:
-            raise
-        except Exception:
-            # A user's environment may lack the argument or the mode. Any other error is raised again.
-            built.append(make_env(replace(config, vector=False)))
-        _prepare_mujoco(built[-1])
-        return built[-1]
+        env = drawn.build()
+        _prepare_mujoco(env)
+        return env
 
     group: Group
     if agents:
@@ -214,19 +208,7 @@ def open_stage(
         group = PythonGroup(
             build, num_envs=1, seeds=[seed], name=config.name, box=box, check_finite=config.check_finite
         )
-    fps = _declared_fps(built[-1], 30.0)
-
-    def picture(view: ObservationView) -> Any:
-        try:
-            # Environments with several agents need not have the method.
-            rendered = built[-1].render() if hasattr(built[-1], "render") else None
-        except NotImplementedError:  # the default of gymnasium.Env
-            rendered = None
-        except DependencyNotInstalled as error:
-            raise NotRenderableError(f"{config.name} cannot be drawn: {error}") from error
-        return _observed_picture(view) if rendered is None else rendered
-
-    return Stage(group, picture, fps)
+    return Stage(group, drawn.picture, _declared_fps(drawn.env, 30.0))
 
 
 def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, agents: Sequence[str]) -> Stage:
@@ -234,17 +216,20 @@ def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, a
 
     It renders itself if it can (EnvPool); otherwise its observation is the image.
     """
-    maker = resolve_maker(replace(config, kwargs={**config.kwargs, "render_mode": "rgb_array"}))
-    assert maker.vector is not None
-    fps = 2.0 if agents else 30.0  # Games are followed move by move.
-    try:
-        vector = maker.vector(len(seeds), 1, seeds)
-    except Exception:
-        return Stage(make_group(config, len(seeds), seeds, box=box, agents=agents), _observed_picture, fps)
+    maker = resolve_maker(config)
+
+    def make(config: EnvConfig) -> Any:
+        vector = resolve_maker(config).vector
+        assert vector is not None
+        return vector(len(seeds), 1, seeds)
+
+    drawn = _Drawn(config, make, is_vector=True)
     group: Group
+    fps = 30.0
     if agents:
+        fps = 2.0  # Games are followed move by move.
         group = PlayerGroup(
-            lambda _: vector,
+            lambda _: drawn.build(),
             agents=agents,
             seeds=seeds,
             name=config.name,
@@ -253,7 +238,7 @@ def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, a
         )
     else:
         group = VectorGroup(
-            lambda _: vector,
+            lambda _: drawn.build(),
             seeds=seeds,
             name=config.name,
             reset_seed=maker.reset_seed,
@@ -261,15 +246,74 @@ def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, a
             life_key=maker.life_key,
             check_finite=config.check_finite,
         )
+    return Stage(group, drawn.picture, _declared_fps(drawn.env, fps))
 
-    def picture(view: ObservationView) -> Any:
+
+class _Drawn:
+    """An environment, or a native vector of them, that draws itself or else shows its image observation.
+
+    Args:
+        config: The environment.
+        make: Builds it.
+        is_vector: Whether it is a vector, of which the first environment is shown.
+
+    Attributes:
+        env: What was built.
+    """
+
+    def __init__(self, config: EnvConfig, make: Callable[[EnvConfig], Any], *, is_vector: bool = False) -> None:
+        self._config, self._make, self._is_vector = config, make, is_vector
+        self.env: Any = None
+        # Why it may be unable to draw, and whether that is unexpected: then the user is told, once.
+        self._reasons: list[str] = []
+        self._is_unexpected = False
+
+    def build(self) -> Any:
+        """Build it with ``render_mode="rgb_array"``, or without if that fails."""
         try:
-            rendered = vector.render()
-        except NotImplementedError:  # the default of gymnasium.vector.VectorEnv
-            rendered = None
-        return _observed_picture(view) if rendered is None else rendered[0]
+            self.env = self._make(replace(self._config, kwargs={**self._config.kwargs, "render_mode": "rgb_array"}))
+        except RollmillEnvError:
+            raise
+        except Exception as error:
+            # A user's environment may lack the argument or the mode. An error without it, too, is raised.
+            self.env = self._make(self._config)
+            self._reasons = [f'with render_mode="rgb_array" it raised {type(error).__name__}: {error}']
+            self._is_unexpected = not (isinstance(error, TypeError) and "argument" in str(error))
+        return self.env
 
-    return Stage(group, picture, _declared_fps(vector, fps))
+    def picture(self, view: ObservationView) -> Any:
+        """Return the current picture."""
+        rendered = self._rendered()
+        if rendered is not None:
+            return rendered
+        image = _newest_image(view)
+        reasons = ", and ".join(self._reasons)
+        if image is None:
+            raise NotRenderableError(
+                "this environment neither renders nor observes images"
+                + (f" ({reasons})" if reasons else "")
+                + ': give it render_mode="rgb_array", or evaluate without a video'
+            )
+        if self._is_unexpected:
+            self._is_unexpected = False
+            warnings.warn(f"{self._config.name} is shown as it is observed: {reasons}", stacklevel=2)
+        return image
+
+    def _rendered(self) -> Any:
+        """Return what ``render`` gives; None if it cannot."""
+        try:
+            # Environments with several agents need not have the method.
+            rendered = self.env.render() if hasattr(self.env, "render") else None
+        except NotImplementedError:  # the default of Gymnasium
+            return None
+        except DependencyNotInstalled as error:
+            raise NotRenderableError(f"{self._config.name} cannot be drawn: {error}") from error
+        except Exception as error:
+            if not self._reasons:
+                raise
+            self._reasons[1:] = [f"without it, render() raised {type(error).__name__}: {error}"]
+            return None
+        return rendered[0] if self._is_vector and rendered is not None else rendered
 
 
 def _declared_fps(env: Any, default: float) -> float:
@@ -295,14 +339,11 @@ def _prepare_mujoco(env: Any) -> None:
     model.vis.quality.offsamples = 0
 
 
-def _observed_picture(view: ObservationView) -> Picture:
-    """Return the newest frame of an image observation in any layout."""
+def _newest_image(view: ObservationView) -> Picture | None:
+    """Return the newest frame of an image observation in any layout; None if there is no such observation."""
     image = next((array[0] for array in view.observation.values() if array.dtype == np.uint8 and array.ndim == 4), None)
     if image is None:
-        raise NotRenderableError(
-            "this environment neither renders nor observes images: give it "
-            'render_mode="rgb_array", or evaluate without a video'
-        )
+        return None
     if image.shape[0] <= 4 < image.shape[2]:  # channels, or stacked frames, come first
         image = image[-3:] if image.shape[0] == 3 else image[-1:]
         image = image.transpose(1, 2, 0)
