@@ -179,6 +179,17 @@ class Broken(Striped):
         return np.zeros((4, 4))
 
 
+class Painted(Striped):
+    """Draws what it is given, of the size or the values that it is given."""
+
+    def __init__(self, render_mode: str | None = None, sizes: Any = ((45, 61),), value: Any = 0, dtype: str = "uint8"):
+        super().__init__(render_mode, limit=len(sizes))
+        self.sizes, self.value, self.dtype = sizes, value, dtype
+
+    def render(self) -> Any:
+        return np.full((*self.sizes[self.steps - 1], 3), self.value, self.dtype)
+
+
 class Remembers(Lengths):
     """Long enough to have something to remember."""
 
@@ -231,6 +242,7 @@ REGISTERED = {
     "test/broken": Broken,
     "test/windowed": Windowed,
     "test/crashing": Crashing,
+    "test/painted": Painted,
     "test/unlinked": Unlinked,
     "test/unlinked_and_sightless": UnlinkedAndSightless,
     "test/unlinked_and_blind": UnlinkedAndBlind,

@@ -200,6 +200,48 @@ def test_what_cannot_be_looked_at_is_refused(make_run: MakeRun, name: str, messa
         next(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "shown"),
+    [("float32", 0.5, 128), ("float64", 1.0, 255), ("float32", 0.0, 0), ("int64", 200, 200), ("uint8", 200, 200)],
+)
+def test_pictures_of_other_types_keep_their_colours(make_run: MakeRun, dtype: str, value: float, shown: int) -> None:
+    agent = load(make_run("test/painted", kwargs={"dtype": dtype, "value": value}))
+    frame = next(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
+    assert frame.picture.dtype == np.uint8
+    assert (frame.picture == shown).all()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"dtype": "float32", "value": 200.5}, "picture of float32 with values from 200.5 to 200.5: give integers"),
+        ({"dtype": "float32", "value": "nan"}, "picture of float32 with values from nan to nan"),
+        ({"dtype": "int32", "value": -1}, "picture of int32 with values from -1 to -1"),
+        ({"dtype": "bool", "value": True}, "picture of bool: give integers from 0 to 255"),
+        ({"sizes": [[0, 5]]}, r"of shape \(0, 5, 3\)"),
+    ],
+)
+def test_pictures_of_unknown_meaning_are_refused(make_run: MakeRun, kwargs: dict[str, Any], message: str) -> None:
+    agent = load(make_run("test/painted", kwargs=kwargs))
+    with pytest.raises(NotRenderableError, match=message):
+        next(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
+
+
+def test_pictures_of_another_size_are_fitted_into_the_first_one(make_run: MakeRun, tmp_path: Path) -> None:
+    sizes = [[240, 320], [240, 321], [480, 640], [120, 100]]
+    agent = load(make_run("test/painted", kwargs={"sizes": sizes, "value": 200}))
+    with pytest.warns(UserWarning, match="from 320 x 240 to 321 x 240: the film keeps the first size") as noted:
+        film = film_episode(lineup_of_agent(agent), agent.snapshot.env, tmp_path / "a.mp4", 0, caption=False)
+    assert len(noted) == 1
+    assert film.complete
+    video = read_mp4(film.path)
+    assert video.shape == (4, 480, 640, 3)
+    np.testing.assert_allclose(video[:3], 200, atol=6)
+    np.testing.assert_allclose(video[3, :230, :190], 200, atol=12)
+    assert video[3, 250:].max() < 12
+    assert video[3, :, 210:].max() < 12
+
+
 @pytest.mark.slow
 def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_run: MakeRun) -> None:
     pytest.importorskip("ale_py")

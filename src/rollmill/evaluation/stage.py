@@ -30,6 +30,8 @@ Picture = NDArray[np.uint8]
 """uint8 ``[H, W, 3]``, RGB."""
 
 _ATARI_SCREEN = (210, 160)
+# The largest value of a picture, by the kind of its dtype.
+_WHITE = {"u": 255, "i": 255, "f": 1}
 
 
 def has_display() -> bool:
@@ -104,15 +106,25 @@ class Stage:
         """Return the current picture.
 
         Raises:
-            NotRenderableError: The environment returned no picture.
+            NotRenderableError: The environment returned no picture, or one with values of unknown meaning.
         """
         assert self._shown is not None, "reset comes first"
         picture = np.asarray(self._picture(self._shown))
-        if picture.ndim != 3 or picture.shape[2] != 3:
+        if picture.ndim != 3 or picture.shape[2] != 3 or not picture.size:
             raise NotRenderableError(
                 f"the environment's render() gave {type(picture).__name__} of shape {picture.shape}; an RGB picture "
                 '[height, width, 3] is needed: support render_mode="rgb_array"'
             )
+        white = _WHITE.get(picture.dtype.kind)
+        # NaN is in no range.
+        if white is None or not (picture.min() >= 0 and picture.max() <= white):
+            span = "" if white is None else f" with values from {picture.min():g} to {picture.max():g}"
+            raise NotRenderableError(
+                f"the environment's render() gave a picture of {picture.dtype}{span}: give integers from 0 to 255, as "
+                "uint8, or floats from 0 to 1"
+            )
+        if white == 1:
+            picture = np.rint(picture * 255)
         return picture.astype(np.uint8)  # a copy: the next step overwrites what was observed
 
     def close(self) -> None:

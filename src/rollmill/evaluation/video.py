@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -163,7 +164,8 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
 
     Args:
         path: The file; written to a temporary file and renamed when complete.
-        frames: At least one, all of one size. The first frame's ``fps`` is used.
+        frames: At least one. The first frame's ``fps`` and size are used; pictures of another size are cut, or filled
+            up with black.
         caption: First word of a line below the picture, before steps and return; None for no line.
 
     Returns:
@@ -178,7 +180,7 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
     # Absolute, because ffmpeg takes what comes before a colon in a relative path for a protocol.
     aside = path.absolute().with_name(f".writing-{os.getpid()}-{path.stem}.mp4")
     try:
-        count = _encode(aside, frames, caption)
+        count = _encode(aside, _of_one_size(frames), caption)
         aside.replace(path)
     except _EncoderError as error:
         raise VideoError(f"the video {path} cannot be written ({error}): is there space on the disk?") from error
@@ -236,6 +238,28 @@ def enlarge(picture: Picture, least_height: int = _LEAST_HEIGHT) -> Picture:
     factor = max(1, math.ceil(least_height / picture.shape[0]))
     large = picture.repeat(factor, axis=0).repeat(factor, axis=1)
     return np.pad(large, ((0, large.shape[0] % 2), (0, large.shape[1] % 2), (0, 0)))
+
+
+def _of_one_size(frames: Iterator[Frame]) -> Iterator[Frame]:
+    """Yield frames in the size of the first one: others are cut, and filled up with black."""
+    size: tuple[int, int] | None = None
+    is_told = False
+    for frame in frames:
+        height, width = frame.picture.shape[:2]
+        size = size or (height, width)
+        if (height, width) == size:
+            yield frame
+            continue
+        if not is_told:
+            is_told = True
+            warnings.warn(
+                f"the pictures change their size, from {size[1]} x {size[0]} to {width} x {height}: the film keeps the "
+                "first size, and cuts others or fills them up with black",
+                stacklevel=2,
+            )
+        cut = frame.picture[: size[0], : size[1]]
+        missing = ((0, size[0] - cut.shape[0]), (0, size[1] - cut.shape[1]), (0, 0))
+        yield frame._replace(picture=np.pad(cut, missing))
 
 
 def _render(frame: Frame, caption: str | None) -> Picture:
