@@ -1,6 +1,7 @@
 """VizdoomEnv with the real engine: frames, buttons, time limits, and arguments that are refused."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -9,10 +10,22 @@ import pytest
 from gymnasium import spaces
 
 from rollmill.envs.config import EnvConfig, VizdoomOptions
-from rollmill.envs.factory import make_env
+from rollmill.envs.errors import UnsupportedSpace
+from rollmill.envs.factory import make_env, probe
 
 vizdoom_env = pytest.importorskip("rollmill.envs.vizdoom_env")
 VizdoomEnv = vizdoom_env.VizdoomEnv
+
+
+@pytest.fixture
+def own_scenario(tmp_path):
+    def write(buttons):
+        shutil.copy(os.path.join(vizdoom_env.vizdoom.scenarios_path, "basic.wad"), tmp_path)
+        file = tmp_path / "mine.cfg"
+        file.write_text(f"doom_scenario_path = basic.wad\ndoom_map = map01\navailable_buttons = {{ {buttons} }}\n")
+        return str(file)
+
+    return write
 
 
 def test_spaces_and_heads_follow_the_arguments():
@@ -131,6 +144,38 @@ def test_a_scenario_without_variables_shows_health_and_ammunition():
 def test_bad_arguments_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         VizdoomEnv(**{"config_file": "basic.cfg", **kwargs})
+
+
+MOVE, TURN = "MOVE_LEFT_RIGHT_DELTA", "TURN_LEFT_RIGHT_DELTA"
+
+
+@pytest.mark.parametrize(
+    ("actions", "buttons", "choices", "unused"),
+    [
+        ("flat", f"{MOVE} {TURN} ATTACK", [2], (MOVE, TURN)),
+        ("heads", f"{MOVE} {TURN} ATTACK", [11, 2], (MOVE,)),
+        ("heads", f"{TURN} TURN_LEFT", [11], ()),
+        ("flat", "ATTACK", [2], ()),
+    ],
+)
+def test_buttons_of_ones_own_scenario_that_no_action_uses_are_told(own_scenario, actions, buttons, choices, unused):
+    config = EnvConfig(name="vizdoom/basic", kwargs={"config_file": own_scenario(buttons), "actions": actions})
+    spec = probe(config)
+    assert [head.n for head in spec.action.heads] == choices
+    assert spec.unused_buttons == unused
+
+
+@pytest.mark.parametrize(
+    ("actions", "buttons"), [("flat", "TURN_LEFT_RIGHT_DELTA LOOK_UP_DOWN_DELTA"), ("heads", "LOOK_UP_DOWN_DELTA")]
+)
+def test_a_scenario_without_a_choice_is_refused(own_scenario, actions, buttons):
+    config = EnvConfig(name="vizdoom/basic", kwargs={"config_file": own_scenario(buttons), "actions": actions})
+    with pytest.raises(UnsupportedSpace, match=f"^the buttons .*LOOK_UP_DOWN_DELTA leave nothing .*'{actions}': of"):
+        probe(config)
+
+
+def test_buttons_that_the_packages_scenarios_do_without_are_no_surprise():
+    assert probe(EnvConfig(name="vizdoom/deathmatch_monsters")).unused_buttons == ()
 
 
 def test_opencv_is_needed_but_not_imported_for_the_names_of_scenarios():

@@ -131,3 +131,11 @@ def test_the_environments_that_are_enough_divide_into_tasks_and_policies() -> No
 def test_rows_of_policies_in_a_replay_are_not_named() -> None:
     spec = spec_of(ArraySpec(shape=(4,), dtype="float32"))
     assert caveats_of(rollmill.make_config("gym/CartPole-v1", {"population.policies": 2}, algo="dqn"), spec) == []
+
+
+def test_buttons_that_no_action_uses_are_named() -> None:
+    spec = replace(spec_of(ArraySpec(shape=(4,), dtype="float32")), unused_buttons=("LOOK_UP_DOWN_DELTA",))
+    config = rollmill.make_config("gym/CartPole-v1", {})
+    (line,) = caveats_of(config, spec)
+    assert line.startswith("mine: no action uses the button(s) LOOK_UP_DOWN_DELTA, which take a number. ")
+    assert caveats_of(config, replace(spec, name="both", unused_buttons=(), tasks=(spec, spec))) == [line] * 2

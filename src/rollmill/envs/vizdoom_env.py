@@ -17,6 +17,7 @@ from rollmill.envs.doom_scenarios import TICS_PER_SECOND, Scenario, missing_engi
 from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
 from rollmill.envs.doom_start import start_engine
 from rollmill.envs.doom_status import MEASUREMENTS, Status
+from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.views import Array
 from rollmill.runtime.sweep import FOLDERS
 
@@ -65,6 +66,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
 
     Attributes:
         button_heads: For each head, the button values of each choice: button index -> value.
+        unused_buttons: Names of buttons of the user's scenario file that no action uses because they take a number.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         Raises:
             ValueError: Unknown ``actions``, ``resolution`` or ``settings``, or a missing file.
             MissingExtra: The engine gives no sound.
+            UnsupportedSpace: The scenario's buttons leave nothing to choose.
         """
         if actions not in ("flat", "heads"):
             raise ValueError(f"actions is {actions!r}: 'flat' or 'heads' is allowed")
@@ -145,7 +148,15 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         buttons = list(game.get_available_buttons())
         self._num_buttons = len(buttons)
         heads = _flat_head(buttons) if actions == "flat" else button_heads(buttons, turns)
+        if not any(len(head) > 1 for head in heads):
+            raise UnsupportedSpace(
+                f"the buttons {', '.join(button.name for button in buttons) or '(none)'} leave nothing to choose with "
+                f"actions={actions!r}: of buttons that take a number (_DELTA), only {_TURN_DELTA} is used, with "
+                "actions='heads'; give the scenario buttons that are pressed"
+            )
         self.button_heads = heads
+        # Scenarios of the package are trained with fewer buttons by intention.
+        self.unused_buttons = _unused(buttons, heads) if config_file and os.path.dirname(config_file) else ()
         self._flat = actions == "flat"
         if self._flat:
             self._flat_actions = [self._buttons((choice,)) for choice in range(len(heads[0]))]
@@ -340,6 +351,14 @@ def _resolution(name: str) -> Any:
 def _flat_head(buttons: list[Button]) -> list[list[dict[int, float]]]:
     usable = [i for i, button in enumerate(buttons) if not button.name.endswith("_DELTA")]
     return [[{}, *({i: 1.0} for i in usable)]]
+
+
+def _unused(buttons: list[Button], heads: list[list[dict[int, float]]]) -> tuple[str, ...]:
+    """Return the names of buttons that take a number and are in no choice."""
+    used = {index for head in heads for choice in head for index in choice}
+    return tuple(
+        button.name for index, button in enumerate(buttons) if button.name.endswith("_DELTA") and index not in used
+    )
 
 
 def button_heads(buttons: list[Button], turns: Sequence[float]) -> list[list[dict[int, float]]]:

@@ -39,6 +39,7 @@ def caveats_of(
         *_unscaled_actions(config, spec),
         *_long_turns(config, spec),
         *_few_rows(config, spec),
+        *_unused_buttons(spec),
         *_unread_options(unread_options),
     ]
 
@@ -143,6 +144,16 @@ def _few_rows(config: Config, spec: EnvSpec) -> list[str]:
     return [
         f"num_envs={config.num_envs} is few for {policies} policies: a forward pass for the {rows / policies:.1f} rows "
         f"of each takes nearly as long as one for {_ENOUGH_ROWS}. If the memory suffices, num_envs={enough} is faster"
+    ]
+
+
+def _unused_buttons(spec: EnvSpec) -> list[str]:
+    return [
+        f"{task.name}: no action uses the button(s) {', '.join(task.unused_buttons)}, which take a number. Actions "
+        "press buttons, and env.kwargs.actions=heads also turns by TURN_LEFT_RIGHT_DELTA: give the scenario such "
+        "buttons (MOVE_LEFT and MOVE_RIGHT, for example)"
+        for task in spec.tasks or (spec,)
+        if task.unused_buttons
     ]
 
 
