@@ -137,6 +137,10 @@ def test_a_scenario_without_variables_shows_health_and_ammunition():
         ({"actions": "all"}, "actions is 'all': 'flat' or 'heads' is allowed"),
         ({"resolution": "1x1"}, "resolution is '1x1': allowed: 160x120, "),
         ({"settings": {"gravity": 0}}, "the engine has no setting 'gravity': see the set_... methods"),
+        (
+            {"settings": {"doom_skill": "hard"}},
+            r"setting 'doom_skill' is 'hard' \(str\), which its method does not take: set_doom_skill\(.*skill: .*Int\)",
+        ),
         ({"config_file": "nowhere.cfg"}, r"there is no scenario file .*/nowhere\.cfg: give a path, or the name of one"),
         ({"config_file": "./basic.cfg"}, r"there is no scenario file \./basic\.cfg"),
     ],

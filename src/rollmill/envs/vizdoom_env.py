@@ -104,7 +104,8 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
                 ``{"doom_skill": 5, "doom_map": "map01"}``.
 
         Raises:
-            ValueError: Unknown ``actions``, ``resolution`` or ``settings``, or a missing file.
+            ValueError: Unknown ``actions``, ``resolution`` or ``settings``, a value that a setting does not take, or a
+                missing file.
             MissingExtra: The engine gives no sound.
             UnsupportedSpace: The scenario's buttons leave nothing to choose.
         """
@@ -142,7 +143,14 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             setter = getattr(game, f"set_{name}", None)
             if setter is None:
                 raise ValueError(f"the engine has no setting {name!r}: see the set_... methods of vizdoom.DoomGame")
-            setter(value)
+            try:
+                setter(value)
+            except TypeError as error:  # The engine's has many lines.
+                signature = setter.__doc__.partition("\n")[0]
+                raise ValueError(
+                    f"the engine's setting {name!r} is {value!r} ({type(value).__name__}), which its method does not "
+                    f"take: {signature}"
+                ) from error
         self._timeout = int(game.get_episode_timeout())
         game.set_episode_timeout(0)
         buttons = list(game.get_available_buttons())
