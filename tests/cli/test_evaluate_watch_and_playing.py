@@ -95,7 +95,7 @@ def test_warnings_are_printed_as_messages_without_their_place(
 
 def test_eval_has_defaults_for_everything_but_the_run() -> None:
     given = arguments(rollmill.cli.evaluate.make_command(), "runs/a")
-    assert (given.episodes, given.num_envs, given.seed, given.max_episode_steps) == (100, 8, 0, None)
+    assert (given.episodes, given.num_envs, given.seed, given.max_episode_steps) == (100, None, 0, None)
     assert (given.video, given.json) == (None, False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,12 +15,14 @@ import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+from rollmill.envs import factory
+from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import EnvironmentFailure
 from rollmill.envs.registry import register_env
 from rollmill.evaluation import episode_length
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.episode_length import EndlessEpisodeError
-from rollmill.evaluation.evaluate import _over_tasks, evaluate, evaluate_snapshot, quotas
+from rollmill.evaluation.evaluate import _over_tasks, evaluate, evaluate_snapshot, quotas, side_by_side
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.stats import mean_interval
 from rollmill.evaluation.video import VideoError
@@ -30,12 +33,29 @@ from rollmill.runtime.seeds import int_seed
 
 from .conftest import MakeRun
 
+evaluate_module = sys.modules[evaluate.__module__]
+
 
 @pytest.mark.parametrize(
     ("episodes", "num_envs", "expected"), [(10, 4, (3, 3, 2, 2)), (8, 4, (2, 2, 2, 2)), (3, 8, (1, 1, 1)), (1, 1, (1,))]
 )
 def test_quotas_are_even_and_add_up(episodes: int, num_envs: int, expected: tuple[int, ...]) -> None:
     assert quotas(episodes, num_envs) == expected
+
+
+@pytest.mark.parametrize(
+    ("env", "agents", "number"),
+    [
+        ("test/team", 2, 8),
+        ("vizdoom/basic", 0, 8),
+        ("vizdoom/duel", 2, 8),
+        ("vizdoom/deathmatch", 4, 4),
+        ("vizdoom/deathmatch", 5, 3),
+        ("vizdoom/deathmatch", 8, 2),
+    ],
+)
+def test_engines_of_matches_are_limited(env: str, agents: int, number: int) -> None:
+    assert side_by_side(env, agents, 8) == number
 
 
 @pytest.mark.parametrize(("episodes", "num_envs"), [(0, 4), (4, 0)])
@@ -297,6 +317,24 @@ def test_an_agent_whose_episode_failed_was_not_absent(make_run: MakeRun, monkeyp
     with pytest.warns(UserWarning, match=r"^2 failure\(s\)"):
         result = evaluate(run, episodes=4, num_envs=2)
     assert len(result.returns) == 8
+
+
+@pytest.mark.parametrize(("given", "built"), [({}, 2), ({"num_envs": 3}, 3)])
+def test_fewer_matches_are_the_default_alone(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, given: dict[str, int], built: int
+) -> None:
+    register_env("vizdoom/team", Team)
+    run = make_run("vizdoom/team")
+    monkeypatch.setattr(evaluate_module, "_MOST_ENGINES_AT_ONCE", 5)
+    sizes: list[int] = []
+
+    def make_group(config: EnvConfig, num_envs: int, *arguments: Any, **options: Any) -> Any:
+        sizes.append(num_envs)
+        return factory.make_group(config, num_envs, *arguments, **options)
+
+    monkeypatch.setattr(evaluate_module, "make_group", make_group)
+    assert len(evaluate(run, episodes=12, **given).returns) == 24
+    assert sizes == [built]
 
 
 def test_means_over_tasks_are_of_the_policies_that_have_played_all() -> None:

@@ -28,7 +28,13 @@ def make_command() -> Command:
     command.add_run_dir()
     command.option("--episodes", "number of episodes (default 100)", kind=count, default=100, metavar="N")
     command.option("--video", "also record one episode", kind=Path, metavar="FILE.mp4")
-    command.option("--num-envs", "environments side by side (default 8)", kind=count, default=8, metavar="N")
+    command.option(
+        "--num-envs",
+        "environments side by side (default 8; fewer matches of Doom with many players)",
+        kind=count,
+        default=None,
+        metavar="N",
+    )
     command.option(
         "--max-episode-steps", "time limit in agent steps (default: the run's)", kind=count, default=None, metavar="N"
     )

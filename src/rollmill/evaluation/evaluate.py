@@ -33,6 +33,10 @@ from rollmill.runtime.seeds import int_seed
 from rollmill.settings.value_checks import check_integer
 from rollmill.specs import EnvSpec
 
+_NUM_ENVS = 8
+# Each player of a Doom match is a process of its own, of about 60 MiB.
+_MOST_ENGINES_AT_ONCE = 16
+
 
 class EvaluationInterruptedError(RuntimeError):
     """An evaluation was stopped before it was complete."""
@@ -49,7 +53,7 @@ def evaluate(
     seed: int = 0,
     deterministic: bool | None = None,
     video: Path | str | None = None,
-    num_envs: int = 8,
+    num_envs: int | None = None,
     checkpoint: str | Path = "latest",
     device: str = "cpu",
     max_episode_steps: int | None = None,
@@ -68,7 +72,8 @@ def evaluate(
         seed: Keys the environments and the sampling of actions; distinct from every seed used in training.
         deterministic: As in ``Agent.act``.
         video: Also record one more episode in this mp4 file.
-        num_envs: Number of parallel environments; for a user's vector environment, the run's group size.
+        num_envs: Number of parallel environments; for a user's vector environment, the run's group size. None is 8,
+            of Doom's matches at most as many as 16 engines play.
         checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
         device: Device of the network.
         max_episode_steps: Time limit in agent steps, instead of the run's.
@@ -120,7 +125,7 @@ def evaluate_snapshot(
     *,
     episodes: int,
     seed: int = 0,
-    num_envs: int = 8,
+    num_envs: int | None = None,
     deterministic: bool | None = None,
     device: str = "cpu",
     video: Path | str | None = None,
@@ -160,7 +165,7 @@ class _How(NamedTuple):
 
     episodes: int
     seed: int
-    num_envs: int
+    num_envs: int | None
     is_stop_wanted: Callable[[], bool]
     deterministic: bool | None = None
     video: Path | str | None = None
@@ -175,17 +180,21 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
     """Evaluate a lineup; None is the network of the snapshot alone."""
     if how.video is not None:
         check_video_path(how.video)
-    quotas(how.episodes, how.num_envs)  # Raises for invalid numbers before environments are built.
-    if lineup is not None:
-        # Every policy needs an environment to play in, and an episode if it is the one that counts.
-        most = max(map(len, lineup.seats), default=1)
-        least = 1 if how.of_player is None else most
-        how = how._replace(num_envs=max(how.num_envs, most), episodes=max(how.episodes, least))
+    # Raises for invalid numbers before environments are built.
+    quotas(how.episodes, _NUM_ENVS if how.num_envs is None else how.num_envs)
     task = 0 if how.task is None else task_index(snapshot.env, how.task)
     env = snapshot.env
     if how.max_episode_steps is not None:
         env = replace(env, max_episode_steps=how.max_episode_steps)
     spec = spec_of([snapshot] if lineup is None else lineup.snapshots, env)
+    num_envs = how.num_envs or side_by_side(env.name, len(spec.agents), _NUM_ENVS)
+    episodes = how.episodes
+    if lineup is not None:
+        # Every policy needs an environment to play in, and an episode if it is the one that counts.
+        most = max(map(len, lineup.seats), default=1)
+        least = 1 if how.of_player is None else most
+        num_envs, episodes = max(num_envs, most), max(episodes, least)
+    how = how._replace(num_envs=num_envs, episodes=episodes)
     if how.task is not None or not env.tasks:
         return _evaluate_task(snapshot, how, lineup, env, spec, task)
     # One video is enough, of the first task.
@@ -237,6 +246,7 @@ def _evaluate_task(
     snapshot: Snapshot, how: _How, lineup: Lineup | None, env: EnvConfig, spec: EnvSpec, task: int
 ) -> EvaluationResult:
     """Evaluate on one of the tasks, or on the only environment."""
+    assert how.num_envs is not None
     episodes, seed = how.episodes, how.seed
     quota, of_task = quotas(episodes, how.num_envs), env.of_task(task)
     num_rows = rows_of_group(of_task, len(quota), snapshot.group_size)
@@ -391,6 +401,18 @@ def _estimate(
         seed=seed,
     )
     return estimate._replace(value=float(np.mean([value for row in rows.tolist() for value in returns[row]])))
+
+
+def side_by_side(env: str, agents: int, most: int) -> int:
+    """Return how many environments are played side by side unless the user gives the number.
+
+    Args:
+        env: The environment's name.
+        agents: Its agents; 0 for one without names.
+        most: The number where environments need little memory.
+    """
+    is_match = env.startswith("vizdoom/") and agents > 0
+    return min(most, max(1, _MOST_ENGINES_AT_ONCE // agents)) if is_match else most
 
 
 def quotas(episodes: int, num_envs: int) -> tuple[int, ...]:

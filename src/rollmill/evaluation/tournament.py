@@ -18,7 +18,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.views import AgentRows
 from rollmill.evaluation.agent import Agent, AgentError, import_network
-from rollmill.evaluation.evaluate import EvaluationInterruptedError, quotas
+from rollmill.evaluation.evaluate import EvaluationInterruptedError, quotas, side_by_side
 from rollmill.evaluation.lineup import Lineup, scripted_player
 from rollmill.evaluation.players import PLAYERS, AgentPlayer, Player, player_factory
 from rollmill.evaluation.repeated_games import RepeatedGames
@@ -36,8 +36,6 @@ from rollmill.specs import BoxActions, EnvSpec
 from rollmill.storage.population_config import POLICIES_FOLDER
 
 _MOST_GAMES_AT_ONCE = 64
-# Each player of a Doom match is a process of its own, of about 60 MiB.
-_MOST_ENGINES_AT_ONCE = 16
 _TAKEN_FOR_ENDLESS = 200_000
 _LONGEST_NAME = 150
 
@@ -422,9 +420,7 @@ def games_for_each_seat(env: str, seats: int) -> int:
         env: The environment's name.
         seats: Its agents.
     """
-    if env.startswith("vizdoom/"):
-        return max(1, _MOST_ENGINES_AT_ONCE // seats**2)
-    return max(1, _MOST_GAMES_AT_ONCE // seats)
+    return max(1, side_by_side(env, seats, _MOST_GAMES_AT_ONCE) // seats)
 
 
 def _policies_of(player: Path | str) -> list[Path | str]:
