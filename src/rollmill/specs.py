@@ -273,7 +273,7 @@ class EnvSpec:
         tasks: The tasks that a network learns together, each in its own spaces; empty where there is one.
         repeats: Whether it showed the same twice when it was reset with the same seed; None where that was not tried.
         spaces: Its observation and action space as JSON data; None where they have no such form.
-        unused_buttons: Names of buttons of the user's scenario that no action uses, for a warning.
+        caveats: What the environment itself tells the user before a run, in sentences (``metadata["caveats"]``).
     """
 
     name: str
@@ -288,7 +288,7 @@ class EnvSpec:
     tasks: tuple[EnvSpec, ...] = ()
     repeats: bool | None = None
     spaces: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
-    unused_buttons: tuple[str, ...] = field(default=(), compare=False)
+    caveats: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def rows_per_env(self) -> int:

@@ -156,17 +156,18 @@ MOVE, TURN = "MOVE_LEFT_RIGHT_DELTA", "TURN_LEFT_RIGHT_DELTA"
 @pytest.mark.parametrize(
     ("actions", "buttons", "choices", "unused"),
     [
-        ("flat", f"{MOVE} {TURN} ATTACK", [2], (MOVE, TURN)),
-        ("heads", f"{MOVE} {TURN} ATTACK", [11, 2], (MOVE,)),
-        ("heads", f"{TURN} TURN_LEFT", [11], ()),
-        ("flat", "ATTACK", [2], ()),
+        ("flat", f"{MOVE} {TURN} ATTACK", [2], f"{MOVE}, {TURN}"),
+        ("heads", f"{MOVE} {TURN} ATTACK", [11, 2], MOVE),
+        ("heads", f"{TURN} TURN_LEFT", [11], ""),
+        ("flat", "ATTACK", [2], ""),
     ],
 )
 def test_buttons_of_ones_own_scenario_that_no_action_uses_are_told(own_scenario, actions, buttons, choices, unused):
     config = EnvConfig(name="vizdoom/basic", kwargs={"config_file": own_scenario(buttons), "actions": actions})
     spec = probe(config)
     assert [head.n for head in spec.action.heads] == choices
-    assert spec.unused_buttons == unused
+    told = f"no action uses the button(s) {unused}, which take a number. "
+    assert [text.startswith(told) for text in spec.caveats] == [True] * bool(unused)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_a_scenario_without_a_choice_is_refused(own_scenario, actions, buttons):
 
 
 def test_buttons_that_the_packages_scenarios_do_without_are_no_surprise():
-    assert probe(EnvConfig(name="vizdoom/deathmatch_monsters")).unused_buttons == ()
+    assert probe(EnvConfig(name="vizdoom/deathmatch_monsters")).caveats == ()
 
 
 def test_opencv_is_needed_but_not_imported_for_the_names_of_scenarios():

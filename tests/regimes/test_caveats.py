@@ -133,9 +133,9 @@ def test_rows_of_policies_in_a_replay_are_not_named() -> None:
     assert caveats_of(rollmill.make_config("gym/CartPole-v1", {"population.policies": 2}, algo="dqn"), spec) == []
 
 
-def test_buttons_that_no_action_uses_are_named() -> None:
-    spec = replace(spec_of(ArraySpec(shape=(4,), dtype="float32")), unused_buttons=("LOOK_UP_DOWN_DELTA",))
+def test_what_environments_say_themselves_is_told() -> None:
+    spec = replace(spec_of(ArraySpec(shape=(4,), dtype="float32")), caveats=("two of the keys do nothing",))
     config = rollmill.make_config("gym/CartPole-v1", {})
-    (line,) = caveats_of(config, spec)
-    assert line.startswith("mine: no action uses the button(s) LOOK_UP_DOWN_DELTA, which take a number. ")
-    assert caveats_of(config, replace(spec, name="both", unused_buttons=(), tasks=(spec, spec))) == [line] * 2
+    line = "mine: two of the keys do nothing"
+    assert caveats_of(config, spec) == [line]
+    assert caveats_of(config, replace(spec, name="both", caveats=(), tasks=(spec, spec))) == [line] * 2

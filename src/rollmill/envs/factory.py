@@ -412,7 +412,7 @@ def _probe_one(
         keeps_group_size=native and maker.keeps_group_size,
         repeats=repeats_itself,
         spaces=encode_spaces(observation_space, action_space, has_action_mask=has_mask),
-        unused_buttons=getattr(getattr(env, "unwrapped", env), "unused_buttons", ()),
+        caveats=tuple(getattr(env, "metadata", {}).get("caveats", ())),
     )
 
 

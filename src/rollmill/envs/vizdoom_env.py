@@ -66,7 +66,6 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
 
     Attributes:
         button_heads: For each head, the button values of each choice: button index -> value.
-        unused_buttons: Names of buttons of the user's scenario file that no action uses because they take a number.
     """
 
     def __init__(
@@ -164,7 +163,13 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             )
         self.button_heads = heads
         # Scenarios of the package are trained with fewer buttons by intention.
-        self.unused_buttons = _unused(buttons, heads) if config_file and os.path.dirname(config_file) else ()
+        unused = _unused(buttons, heads) if config_file and os.path.dirname(config_file) else []
+        if unused:
+            self.metadata["caveats"] = (
+                f"no action uses the button(s) {', '.join(unused)}, which take a number. Actions press buttons, and "
+                "env.kwargs.actions=heads also turns by TURN_LEFT_RIGHT_DELTA: give the scenario such buttons "
+                "(MOVE_LEFT and MOVE_RIGHT, for example)",
+            )
         self._flat = actions == "flat"
         if self._flat:
             self._flat_actions = [self._buttons((choice,)) for choice in range(len(heads[0]))]
@@ -361,12 +366,10 @@ def _flat_head(buttons: list[Button]) -> list[list[dict[int, float]]]:
     return [[{}, *({i: 1.0} for i in usable)]]
 
 
-def _unused(buttons: list[Button], heads: list[list[dict[int, float]]]) -> tuple[str, ...]:
+def _unused(buttons: list[Button], heads: list[list[dict[int, float]]]) -> list[str]:
     """Return the names of buttons that take a number and are in no choice."""
     used = {index for head in heads for choice in head for index in choice}
-    return tuple(
-        button.name for index, button in enumerate(buttons) if button.name.endswith("_DELTA") and index not in used
-    )
+    return [button.name for index, button in enumerate(buttons) if button.name.endswith("_DELTA") and index not in used]
 
 
 def button_heads(buttons: list[Button], turns: Sequence[float]) -> list[list[dict[int, float]]]:

@@ -39,7 +39,7 @@ def caveats_of(
         *_unscaled_actions(config, spec),
         *_long_turns(config, spec),
         *_few_rows(config, spec),
-        *_unused_buttons(spec),
+        *_own(spec),
         *_unread_options(unread_options),
     ]
 
@@ -147,14 +147,9 @@ def _few_rows(config: Config, spec: EnvSpec) -> list[str]:
     ]
 
 
-def _unused_buttons(spec: EnvSpec) -> list[str]:
-    return [
-        f"{task.name}: no action uses the button(s) {', '.join(task.unused_buttons)}, which take a number. Actions "
-        "press buttons, and env.kwargs.actions=heads also turns by TURN_LEFT_RIGHT_DELTA: give the scenario such "
-        "buttons (MOVE_LEFT and MOVE_RIGHT, for example)"
-        for task in spec.tasks or (spec,)
-        if task.unused_buttons
-    ]
+def _own(spec: EnvSpec) -> list[str]:
+    """What environments say themselves."""
+    return [f"{task.name}: {text}" for task in spec.tasks or (spec,) for text in task.caveats]
 
 
 def _unread_options(unread: Mapping[str, tuple[str, ...]]) -> list[str]:
