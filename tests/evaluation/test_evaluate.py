@@ -22,7 +22,14 @@ from rollmill.envs.registry import register_env
 from rollmill.evaluation import episode_length
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.episode_length import EndlessEpisodeError
-from rollmill.evaluation.evaluate import _over_tasks, evaluate, evaluate_snapshot, quotas, side_by_side
+from rollmill.evaluation.evaluate import (
+    _of_all_tasks,
+    _over_tasks,
+    evaluate,
+    evaluate_snapshot,
+    quotas,
+    side_by_side,
+)
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.stats import mean_interval
 from rollmill.evaluation.video import VideoError
@@ -335,6 +342,15 @@ def test_fewer_matches_are_the_default_alone(
     monkeypatch.setattr(evaluate_module, "make_group", make_group)
     assert len(evaluate(run, episodes=12, **given).returns) == 24
     assert sizes == [built]
+
+
+def test_tasks_count_alike_however_many_episodes_a_player_had_of_them(make_run: MakeRun) -> None:
+    snapshot = read_snapshot(make_run("gym/CartPole-v1"))
+    one, other = (evaluate_snapshot(snapshot, episodes=episodes, num_envs=1) for episodes in (1, 3))
+    both = _of_all_tasks(snapshot, [replace(one, env="a"), replace(other, env="b")])
+    assert both.mean == pytest.approx((one.mean + other.mean) / 2)
+    assert both.tasks == {"a": (one.mean, *one.interval), "b": (other.mean, *other.interval)}
+    assert len(both.returns) == 4
 
 
 def test_means_over_tasks_are_of_the_policies_that_have_played_all() -> None:

@@ -20,6 +20,7 @@ from rollmill.learning.versions import ExactVersions, NewestVersions, WrongVersi
 from rollmill.storage import slots
 from rollmill.storage.background_writes import BackgroundWrites
 from rollmill.storage.checkpoint_file import CheckpointError
+from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.group_states import GroupStates
 
 
@@ -185,3 +186,23 @@ def test_a_checkpoint_that_cannot_be_written_in_the_background_ends_the_run(
         monkeypatch.setattr("rollmill.storage.checkpoints.write_whole", fail)
         with pytest.raises(CheckpointError, match=r"could not write .*No space left"):
             learn()
+
+
+def test_the_recent_return_waits_for_enough_episodes_of_each_task() -> None:
+    progress = Progress(num_tasks=2)
+    quick, slow = EpisodeEnd(10.0, 10, task=0), EpisodeEnd(-200.0, 200, task=1)
+    progress.take_episodes([quick] * 300 + [slow] * 49)
+    assert progress.recent_return is None
+    progress.take_episodes([slow, *[quick] * 40])
+    assert progress.recent_return == -95.0
+    assert [episode.task for episode in progress.recent_episodes].count(0) == 50
+    resumed = Progress(num_tasks=2)
+    resumed.restore(progress.counters(), progress.recent_episodes, least_episodes=0)
+    assert resumed.recent_return == -95.0
+    resumed.restore(progress.counters(), [EpisodeEnd(0.0, 1)] * 100, least_episodes=0)
+    assert resumed.recent_episodes == [], "an earlier version has not saved the tasks"
+    alone = Progress()
+    alone.take_episodes([EpisodeEnd(1.0, 1)] * 99)
+    assert alone.recent_return is None
+    alone.take_episodes([EpisodeEnd(101.0, 1)])
+    assert alone.recent_return == 2.0

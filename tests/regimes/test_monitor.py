@@ -96,6 +96,24 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert rows[0]["time_s"] >= 50.0
 
 
+def test_tasks_with_short_episodes_count_no_more_than_others() -> None:
+    spec = replace(PROBED.spec, tasks=(PROBED.spec, PROBED.spec))
+    config = rollmill.make_config("gym/CartPole-v1", {"target_return": -80.0})
+    with Monitor(config, replace(PROBED, spec=spec), writer=None, display=None) as monitor:
+        monitor.report(report_of(0), {})
+        quick, slow = (EpisodeEnd(10.0, 10, task=0),) * 50, (EpisodeEnd(-200.0, 200, task=1),) * 50
+        monitor.report(report_of(100, episodes=100, recent_episodes=quick), {})
+        assert monitor.mean_return is None, "no episode of the other task has ended"
+        status = monitor.report(report_of(200, episodes=101, recent_episodes=quick + slow[:1]), {})
+        assert monitor.mean_return == status.episode_return == -95.0
+        better = tuple(replace(episode, episode_return=50.0) for episode in quick)
+        monitor.report(report_of(300, episodes=150, recent_episodes=better + slow[1:]), {})
+        assert monitor.mean_return == -75.0
+        assert not monitor.has_reached_target, "one episode more"
+        monitor.report(report_of(400, episodes=151, recent_episodes=better + slow), {})
+        assert monitor.has_reached_target
+
+
 def account(**phases: float) -> ProcessAccount:
     return ProcessAccount(
         name="learner",

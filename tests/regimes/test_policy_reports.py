@@ -73,6 +73,20 @@ def test_the_run_has_a_row_when_each_policy_has_sent_one(reports: PolicyReports)
     assert between.agent_steps == 170
 
 
+def test_the_episodes_of_all_policies_are_as_many_of_each_task() -> None:
+    config, spec = make_config("gym/CartPole-v1"), replace(PROBED.spec, tasks=(PROBED.spec, PROBED.spec))
+    probed = replace(PROBED, spec=spec)
+    monitors = [Monitor(config, probed, writer=None, display=None) for _ in range(2)]
+    reports = PolicyReports(["a", "b"], monitors, num_tasks=2)
+    # The slow task has ended its episodes before those of the quick one.
+    ended = (EpisodeEnd(-200.0, 200, task=1),) * 50 + (EpisodeEnd(10.0, 10, task=0),) * 50
+    reports.take(replace(report_of(0), recent_episodes=ended), {})
+    combined = reports.take(replace(report_of(1), recent_episodes=ended), {})
+    assert combined is not None
+    assert [episode.task for episode in combined.recent_episodes] == ([1] * 25 + [0] * 25) * 2
+    assert combined.figures["policy/a/episode_return"] == -95.0
+
+
 def test_a_policy_that_learns_nothing_does_not_hold_up_the_rows(reports: PolicyReports) -> None:
     reports.take(report_of(0), {})
     reports.take(report_of(1, is_row=False), {})

@@ -48,6 +48,11 @@ def test_each_task_gets_as_many_samples_and_its_returns_are_told_apart(tmp_path:
     assert row[f"task/{CAR}/episode_return"] == -200.0, "random play never reaches the top"
     assert 9 < row[f"task/{CARTPOLE}/episode_return"] <= 500
     assert -500 <= row[f"task/{ACROBOT}/episode_return"] < 0
+    # Of CartPole, fewer of the newest episodes count here.
+    assert row["episode_return"] == pytest.approx(
+        np.mean([row[f"task/{name}/episode_return"] for name in TASKS]), abs=9
+    )
+    assert run.episode_return == row["episode_return"]
     with Image.open(run.dir / "tasks.png") as picture:
         assert picture.size[0] > 500
     config = json.loads((run.dir / "config.json").read_text())

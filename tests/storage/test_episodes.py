@@ -9,6 +9,8 @@ import pytest
 from rollmill.storage.episodes import (
     EpisodeEnd,
     episodes_of,
+    mean_return,
+    newest_episodes,
     pack_episode,
     pack_match,
     plain_episodes,
@@ -69,3 +71,27 @@ def test_an_objective_that_was_not_given_comes_back_as_such():
     (found,) = episodes_of(plain_episodes([EpisodeEnd(1.0, 2, math.nan, 1)]))
     assert math.isnan(found.objective)
     assert found.task == 1
+
+
+def test_the_newest_episodes_are_as_many_of_each_task():
+    # Nine episodes of the quick task end for each of the slow one.
+    episodes = [EpisodeEnd(float(number), 3, task=int(number % 10 == 0)) for number in range(60)]
+    kept = [int(episode.episode_return) for episode in newest_episodes(episodes, 20, 2)]
+    assert kept == [0, 10, 20, 30, 40, *range(49, 60)]
+    alone = [EpisodeEnd(float(number), 3) for number in range(150)]
+    assert newest_episodes(alone, 100) == alone[-100:]
+    assert newest_episodes(alone[:7], 100) == alone[:7]
+    many = [EpisodeEnd(0.0, 1, task=task) for task in range(57) for _ in range(9)]
+    assert len(newest_episodes(many, 100, 57)) == 57 * 5
+
+
+def test_the_mean_return_of_tasks_weighs_them_alike():
+    episodes = [EpisodeEnd(10.0, 3, task=0)] * 9 + [EpisodeEnd(-200.0, 200, task=1)]
+    assert mean_return(episodes, 2) == -95.0
+    assert mean_return(episodes, 2, least=2) is None
+    assert mean_return(episodes, 3) is None, "a task has no episode yet"
+    assert mean_return(episodes[:9], 2) is None
+    alone = [EpisodeEnd(value, 1) for value in (1.0, 2.0, 6.0)]
+    assert mean_return(alone) == 3.0
+    assert mean_return(alone, least=4) is None
+    assert mean_return([]) is None

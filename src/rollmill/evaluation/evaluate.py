@@ -206,19 +206,18 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
 
 
 def _of_all_tasks(snapshot: Snapshot, results: Sequence[EvaluationResult]) -> EvaluationResult:
-    """Return the results of all tasks as one, with the interval of independent means: tasks are not a sample."""
-    returns = tuple(value for result in results for value in result.returns)
-    shared = [(len(result.returns) / len(returns), result) for result in results]
-    mean = sum(share * result.mean for share, result in shared)
-    below = math.hypot(*(share * (result.mean - result.interval[0]) for share, result in shared))
-    above = math.hypot(*(share * (result.interval[1] - result.mean) for share, result in shared))
+    """Return the results of all tasks as one, with the interval of independent means: tasks are not a sample.
+
+    Each task counts alike, also where a player has played fewer episodes of one than of another.
+    """
+    mean, low, high = _mean_of([(result.mean, *result.interval) for result in results])
     return replace(
         results[0],
         env=snapshot.env.name,
-        returns=returns,
+        returns=tuple(value for result in results for value in result.returns),
         lengths=tuple(length for result in results for length in result.lengths),
         mean=mean,
-        interval=(mean - below, mean + above),
+        interval=(low, high),
         frames=sum(result.frames for result in results),
         seconds=sum(result.seconds for result in results),
         policies=_over_tasks([result.policies for result in results]),
@@ -230,16 +229,21 @@ def _of_all_tasks(snapshot: Snapshot, results: Sequence[EvaluationResult]) -> Ev
 def _over_tasks(
     policies: Sequence[Mapping[str, tuple[float, float, float]]],
 ) -> dict[str, tuple[float, float, float]]:
-    """The mean of each policy's means over all tasks, with the interval of independent means."""
+    """The mean of each policy's means over all tasks, with its interval; without policies that missed a task."""
     found = {}
     for name in policies[0]:
         estimates = [of_task[name] for of_task in policies if name in of_task]
         if len(estimates) == len(policies):
-            mean = sum(value for value, _, _ in estimates) / len(estimates)
-            below = math.hypot(*(value - low for value, low, _ in estimates)) / len(estimates)
-            above = math.hypot(*(high - value for value, _, high in estimates)) / len(estimates)
-            found[name] = (mean, mean - below, mean + above)
+            found[name] = _mean_of(estimates)
     return found
+
+
+def _mean_of(estimates: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+    """The mean of independent means, with its interval."""
+    mean = sum(value for value, _, _ in estimates) / len(estimates)
+    below = math.hypot(*(value - low for value, low, _ in estimates)) / len(estimates)
+    above = math.hypot(*(high - value for value, _, high in estimates)) / len(estimates)
+    return mean, mean - below, mean + above
 
 
 def _evaluate_task(

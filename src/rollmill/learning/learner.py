@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.targets import NonFiniteSampleError
 from rollmill.learning.batch_loader import POLL_S, ReadyBatches
@@ -25,13 +23,13 @@ from rollmill.learning.league import League
 from rollmill.learning.live_numbers import Request
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.progress import LearnerSetup, RunSteps
-from rollmill.learning.report import RECENT_EPISODES, CheckpointWritten, LearnerFinished, LearnerReport
+from rollmill.learning.report import CheckpointWritten, LearnerFinished, LearnerReport
 from rollmill.learning.timetable import Timetable
 from rollmill.learning.versions import Versions
 from rollmill.models.flat_state import FlatState
 from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.storage.background_writes import BackgroundWrites
-from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.episodes import episodes_of, plain_episodes
 from rollmill.storage.weights import WeightStore
 
 _NO_ROW = (-1, -1)
@@ -395,8 +393,7 @@ class Learner:
     def _save(self, *, is_failing: bool = False, writes: BackgroundWrites | None = None) -> Path | None:
         """Write a checkpoint on rank 0; called by every rank together, or by a failing rank alone.
 
-        Its metric is the mean return of the last 100 episodes. Before that it has none: the first episodes to end are
-        the shortest, in many tasks the best or the worst.
+        Its metric is :attr:`rollmill.learning.progress.Progress.recent_return`.
 
         Args:
             is_failing: Whether the run ends with an error.
@@ -412,11 +409,10 @@ class Learner:
         in_flight = self._versions.pack(progress, can_resume=self._trainer.can_resume, is_failing=is_failing)
         path = None
         if not self._setup.collective.rank:
-            returns = [episode.episode_return for episode in progress.recent_episodes]
             prepared = self._plan.checkpoints.prepare(
                 {
                     "model": self._algorithm.state_dict(),
-                    "recent_episodes": [[e.episode_return, e.episode_length] for e in progress.recent_episodes],
+                    "recent_episodes": plain_episodes(replace(e, objective=None) for e in progress.recent_episodes),
                     "training_s": self._setup.clock.seconds,
                     "numbers": self._setup.numbers.state_dict(),
                     **({} if self._member is None else {"member": self._member.state_dict()}),
@@ -425,7 +421,7 @@ class Learner:
                     **(in_flight or {}),
                 },
                 agent_steps=progress.agent_steps,
-                metric=float(np.mean(returns)) if len(returns) == RECENT_EPISODES else None,
+                metric=progress.recent_return,
                 is_initial=progress.sgd_steps == 0,
                 is_end=in_flight is None,
             )
@@ -463,7 +459,7 @@ class Learner:
             self._algorithm.load_state_dict(state["model"])
         except RuntimeError as error:
             raise ValueError(f"it belongs to another network: {error}") from error
-        episodes: Sequence[EpisodeEnd] = [EpisodeEnd(*episode) for episode in state["recent_episodes"]]
+        episodes = episodes_of(state["recent_episodes"])
         self.progress.restore(state["counters"], episodes, least_episodes=self._plan.episodes)
         self._setup.clock.restore(state.get("training_s", 0.0))  # missing in checkpoints of earlier versions
         self._trainer.load_state_dict(state)

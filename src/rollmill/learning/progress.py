@@ -18,7 +18,7 @@ from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Ledger
 from rollmill.runtime.seeds import int_seed
 from rollmill.storage.checkpoints import CheckpointStore
-from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.episodes import EpisodeEnd, episodes_of_each_task, mean_return, newest_episodes
 from rollmill.storage.evaluations import EvaluationQueue
 
 
@@ -61,9 +61,10 @@ class Progress:
         batches: Batches learned from.
         sgd_steps: Optimiser steps.
         episodes: Episodes that have ended.
-        recent_episodes: The last hundred of them.
+        recent_episodes: The last hundred of them; of several tasks, their share of each, at least 5.
         generation: How often another policy's weights have replaced this one's.
         results: Newest results since then; None without population-based training.
+        num_tasks: Number of tasks; 0 without several.
     """
 
     agent_steps: int = 0
@@ -73,6 +74,7 @@ class Progress:
     recent_episodes: list[EpisodeEnd] = field(default_factory=list)
     generation: int = 0
     results: RecentResults | None = None
+    num_tasks: int = 0
 
     def take_episodes(self, episodes: Sequence[EpisodeEnd], own: Sequence[EpisodeEnd] | None = None) -> None:
         """Count episodes that have ended.
@@ -82,7 +84,17 @@ class Progress:
             own: Those of the present weights; None where all are.
         """
         self.episodes += len(episodes)
-        self.recent_episodes = [*self.recent_episodes, *(episodes if own is None else own)][-RECENT_EPISODES:]
+        known = [*self.recent_episodes, *(episodes if own is None else own)]
+        self.recent_episodes = newest_episodes(known, RECENT_EPISODES, self.num_tasks)
+
+    @property
+    def recent_return(self) -> float | None:
+        """Mean return of the recent episodes, of several tasks the mean of theirs; None until there are all of them.
+
+        The first episodes to end are the shortest, in many tasks the best or the worst.
+        """
+        each = episodes_of_each_task(RECENT_EPISODES, self.num_tasks)
+        return mean_return(self.recent_episodes, self.num_tasks, least=each)
 
     def counters(self) -> dict[str, int]:
         """Return the counters for a checkpoint."""
@@ -102,7 +114,8 @@ class Progress:
         self.sgd_steps = counters["sgd_steps"]
         # Checkpoints of earlier versions do not count episodes.
         self.episodes = max(counters.get("episodes", 0), least_episodes)
-        self.recent_episodes = list(episodes)
+        # Checkpoints of earlier versions do not say of which of several tasks an episode was.
+        self.recent_episodes = [e for e in episodes if e.task is not None or not self.num_tasks]
         self.generation = counters.get("generation", 0)
 
 

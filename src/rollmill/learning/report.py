@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rollmill.storage.episodes import EpisodeEnd
 
 RECENT_EPISODES = 100
-"""Number of last episodes over which returns are averaged."""
+"""Number of last episodes over which returns are averaged; of several tasks, their share of each, at least 5."""
 
 _ROWS_BY_BATCHES = 50
 
@@ -59,7 +59,7 @@ class LearnerReport:
         policy_version: Version of the last published weights. Versions count
             SGD steps in async and replay, and batches in lockstep.
         episodes: Episodes that have ended within the batches.
-        recent_episodes: The last hundred of them.
+        recent_episodes: The last hundred of them; of several tasks, their share of each, at least 5.
         learning_rate: The current learning rate.
         fast_path: The learner's compute settings, in words.
         losses: Name -> mean.

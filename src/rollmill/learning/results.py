@@ -7,11 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
+from rollmill.storage.episodes import EpisodeEnd, episodes_of, episodes_of_each_task, plain_episodes
 from rollmill.storage.matches import Match
-
-# Of each of many tasks, however small the window.
-_FEWEST_OF_A_TASK = 5
 
 
 class RecentResults:
@@ -28,7 +25,7 @@ class RecentResults:
 
     def __init__(self, window: int, tasks: Sequence[str] = ()) -> None:
         self.tasks = tuple(tasks)
-        each = max(_FEWEST_OF_A_TASK, -(-window // len(tasks))) if tasks else window
+        each = episodes_of_each_task(window, len(tasks))
         self._episodes: list[deque[EpisodeEnd]] = [deque(maxlen=each) for _ in tasks or ("",)]
         self.points: deque[float] = deque(maxlen=window)
 

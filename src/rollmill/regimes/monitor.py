@@ -27,7 +27,7 @@ from rollmill.reporting.status import PolicyStatus, Status, TaskStatus
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import LockstepConfig
-from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.episodes import EpisodeEnd, episodes_of_each_task, mean_return
 
 _log = logging.getLogger("rollmill.run")
 
@@ -74,6 +74,7 @@ class Monitor:
         self._prefix = prefix
         self._config = config
         self._frameskip = probed.spec.frameskip
+        self._num_tasks = len(probed.spec.tasks)
         self._writer = writer
         self._display = display
         self._on_report = on_report
@@ -228,13 +229,20 @@ class Monitor:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean raw return of the last 100 episodes; None before the first one has ended."""
-        return statistics.fmean(e.episode_return for e in self._recent) if self._recent else None
+        """Mean raw return of the last 100 episodes, of several tasks the mean of the tasks' means.
+
+        None before an episode of each task has ended.
+        """
+        return mean_return(self._recent, self._num_tasks)
 
     @property
     def has_reached_target(self) -> bool:
-        """Whether the last 100 episodes, all of this session, reach ``target_return``."""
-        target, mean = self._config.target_return, self.mean_return
+        """Whether the last 100 episodes reach ``target_return``, and as many have ended in this session.
+
+        Of several tasks, each must have its share of them.
+        """
+        least = episodes_of_each_task(RECENT_EPISODES, self._num_tasks) if self._num_tasks else 1
+        target, mean = self._config.target_return, mean_return(self._recent, self._num_tasks, least=least)
         of_this_session = self._episodes - (self._episodes_before or 0)
         return target is not None and mean is not None and of_this_session >= RECENT_EPISODES and mean >= target
 

@@ -20,6 +20,7 @@ from rollmill.regimes.steps_done import saved_steps
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.status import PolicyStatus
 from rollmill.runtime.ledger import ProcessAccount
+from rollmill.storage.episodes import newest_episodes
 from rollmill.tracking.trackers import Trackers
 
 _SIZE, _SAMPLES_PER_INSERT = "replay/size", "replay/samples_per_insert"
@@ -32,14 +33,16 @@ class PolicyReports:
     Args:
         names: The policies' names.
         monitors: Of each policy, which write its metrics; empty for a single one.
+        num_tasks: Number of tasks; 0 without several.
 
     Attributes:
         statuses: Name -> each policy, where there are several.
     """
 
-    def __init__(self, names: Sequence[str], monitors: Sequence[Monitor] = ()) -> None:
+    def __init__(self, names: Sequence[str], monitors: Sequence[Monitor] = (), *, num_tasks: int = 0) -> None:
         self._names = names
         self._monitors = monitors
+        self._num_tasks = num_tasks
         self._newest: dict[int, LearnerReport] = {}
         # The rows of each policy since the last row of the run.
         self._rows: dict[int, list[LearnerReport]] = {}
@@ -103,7 +106,11 @@ class PolicyReports:
             sgd_steps=sum(report.sgd_steps for report in reports),
             policy_version=max(report.policy_version for report in reports),
             episodes=sum(report.episodes for report in reports),
-            recent_episodes=tuple(episode for report in reports for episode in report.recent_episodes[-share:]),
+            recent_episodes=tuple(
+                episode
+                for report in reports
+                for episode in newest_episodes(report.recent_episodes, share, self._num_tasks)
+            ),
             learning_rate=first.learning_rate,
             fast_path=first.fast_path,
             losses=_means([row.losses for row in rows]),

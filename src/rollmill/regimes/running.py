@@ -210,7 +210,9 @@ def run(
             num_policies=len(names),
         ) as monitor:
             monitors = [] if len(names) == 1 else policy_monitors(run_setup, trackers)
-            reports = PolicyReports(names, [at_end.enter_context(each) for each in monitors])
+            reports = PolicyReports(
+                names, [at_end.enter_context(each) for each in monitors], num_tasks=len(probed.spec.tasks)
+            )
             caveats = caveats_of(config, probed.spec, probed.unread_options)
             steps_done = run_setup.memory.steps_done(already) or 0
             signing = [] if ranks.rank or not (note := signing_key().note) else [note]

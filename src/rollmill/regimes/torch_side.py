@@ -277,7 +277,10 @@ class LearnerSide:
         policies = run.config.policies
         window = run.config.pbt.window if run.config.population.pbt else None
         tasks = run.config.env.tasks
-        progress = [Progress(results=None if window is None else RecentResults(window, tasks)) for _ in policies]
+        progress = [
+            Progress(results=None if window is None else RecentResults(window, tasks), num_tasks=len(tasks))
+            for _ in policies
+        ]
         steps = RunSteps(progress, in_rounds=run.config.in_lockstep)
         ready = ReadyBatches()
         sides = []

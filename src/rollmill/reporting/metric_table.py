@@ -80,7 +80,8 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "episode_return",
             "reward",
             "Mean return of the last 100 training episodes: raw rewards, undiscounted, neither scaled nor clipped; "
-            "null before the first episode ended.",
+            "null before the first episode ended. Of several tasks, the mean of the tasks' mean returns, over the last "
+            "100 / tasks episodes of each, at least 5; null before each has ended one.",
             label="return",
         ),
         Metric("episode_return_std", "reward", "Standard deviation of these returns."),
@@ -380,7 +381,7 @@ EVALUATION_KEYS: Mapping[str, str] = {
     "frames_per_second": "Speed of the evaluation.",
     "deterministic": "Whether the best actions were taken, instead of sampled ones.",
     "seed": "Seed of the evaluation.",
-    "tasks": "Of several tasks: name -> mean return and interval. `mean_return` is over the episodes of all.",
+    "tasks": "Of several tasks: name -> mean return and interval. `mean_return` is the mean of theirs.",
     "scores": "Name -> human-normalised score, of Atari games and levels of DMLab-30; of several tasks also their "
     "`mean`, `median` and `mean_capped` (each at most 1), which decides which network is the best.",
     "policies": "Of several policies that play together: name -> mean return and interval, as for `tasks`.",

@@ -58,7 +58,7 @@ class Status:
         sgd_steps: Optimiser steps.
         policy_version: Version of the weights that were published last.
         episodes: Episodes that ended.
-        episode_return: Mean return of the last 100 episodes, raw rewards.
+        episode_return: Mean return of the last 100 episodes, raw rewards; of several tasks, the mean of theirs.
         episode_length: Their mean length, in agent steps.
         evaluation_return: Mean return of the last evaluation.
         policy_lag_mean: Mean policy lag of the samples that were learned from last, in policy versions.

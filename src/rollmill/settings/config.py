@@ -85,8 +85,8 @@ class Config(Checked):
         total_steps: Agent steps (valid samples consumed by the learner; in replay, collected) after which the run ends.
         max_seconds: Wall-clock seconds of training after which the run ends. The time of the start does not count;
             earlier sessions of a resumed run do. None sets no limit.
-        target_return: The run also ends once 100 episodes have ended and the mean raw return of the last 100 is at
-            least this. None sets no target.
+        target_return: The run also ends once 100 episodes have ended and the mean raw return of the last 100, of
+            several tasks the mean of the tasks' means, is at least this. None sets no target.
         eval_every: Agent steps between evaluations of the network, which a separate process runs in its own
             environments and writes to ``evaluations.jsonl``. None runs no evaluations.
         eval_episodes: Complete episodes of each evaluation.

@@ -206,7 +206,8 @@ class CheckpointStore:
         Args:
             state: Tensors (of any device), numbers, strings, booleans and None, in dicts, lists and tuples.
             agent_steps: Agent steps consumed so far.
-            metric: Mean return of the last 100 training episodes; None (or not finite) where there is none.
+            metric: Mean return of the last 100 training episodes, of several tasks the mean of the tasks' means; None
+                (or not finite) where there is none.
             is_initial: Nothing has been learned yet.
             is_end: The run cannot resume from here.
 

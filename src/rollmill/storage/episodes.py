@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rollmill.storage.matches import Match
@@ -12,6 +14,8 @@ from rollmill.storage.matches import Match
 # Bits of a message, from the lowest: the return, the length, and the task, counted from 1.
 _RETURN_BITS, _LENGTH_BITS, _TASK_BITS = 32, 23, 8
 _LONGEST, _MOST_TASKS = (1 << _LENGTH_BITS) - 1, (1 << _TASK_BITS) - 1
+# Of each of many tasks, however small the window.
+_FEWEST_OF_A_TASK = 5
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,52 @@ class EpisodeEnd:
     episode_length: int
     objective: float | None = None
     task: int | None = None
+
+
+def episodes_of_each_task(window: int, num_tasks: int) -> int:
+    """Return how many episodes of each task a window has: of several tasks, their share of it, at least 5.
+
+    Args:
+        window: Episodes in all.
+        num_tasks: Number of tasks; 0 without several.
+    """
+    return max(_FEWEST_OF_A_TASK, -(-window // num_tasks)) if num_tasks else window
+
+
+def newest_episodes(episodes: Sequence[EpisodeEnd], window: int, num_tasks: int = 0) -> list[EpisodeEnd]:
+    """Return the last episodes of each task, in the order in which they ended.
+
+    Short episodes end more often. Among the last ones of all tasks there would be few of a task with long ones.
+
+    Args:
+        episodes: In the order in which they ended.
+        window: As for :func:`episodes_of_each_task`.
+        num_tasks: Likewise.
+    """
+    each = episodes_of_each_task(window, num_tasks)
+    counts: Counter[int | None] = Counter()
+    kept = []
+    for episode in reversed(episodes):
+        counts[episode.task] += 1
+        if counts[episode.task] <= each:
+            kept.append(episode)
+    return kept[::-1]
+
+
+def mean_return(episodes: Iterable[EpisodeEnd], num_tasks: int = 0, *, least: int = 1) -> float | None:
+    """Return the mean return of episodes, of several tasks the mean of the tasks' mean returns.
+
+    Args:
+        episodes: The episodes.
+        num_tasks: Number of tasks; 0 without several.
+        least: None is returned while a task has fewer episodes.
+    """
+    of_task: defaultdict[int | None, list[float]] = defaultdict(list)
+    for episode in episodes:
+        of_task[episode.task].append(episode.episode_return)
+    if len(of_task) < max(1, num_tasks) or any(len(returns) < least for returns in of_task.values()):
+        return None
+    return fmean(map(fmean, of_task.values()))
 
 
 def plain_episodes(episodes: Iterable[EpisodeEnd]) -> list[list[Any]]:
