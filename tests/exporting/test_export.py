@@ -166,7 +166,7 @@ def test_a_task_is_acted_in_its_own_spaces(told: bool, tmp_path: Path) -> None:
     own, other = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (5,), np.float32)
     shared = shared_observation(["a", "b"], [own, other], with_task=told)
     task = TaskSpaces(shared, spaces.Discrete(6), 0)
-    model = ModelConfig(mlp_sizes=(16,), observe_task=told)
+    model = ModelConfig(mlp_sizes=(16,), observe_task=told, normalise_observations=True)
     agent = make_agent(Case(own, spaces.Discrete(3), model, OnPolicyConfig(), False, task))
     result = export_agent(agent, tmp_path / "agent.pt2", "torch", task="a")
     assert result.comparison is not None

@@ -11,7 +11,7 @@ from rollmill.envs.spaces import observation_specs
 from rollmill.models import running_moments
 from rollmill.models.normalisers import ObservationNormaliser
 from rollmill.models.running_moments import RunningMeanStd
-from rollmill.specs import ArraySpec
+from rollmill.specs import TASK, ArraySpec
 
 
 def test_merged_batches_equal_all_samples_at_once() -> None:
@@ -160,3 +160,71 @@ def test_infinite_numbers_count_as_the_mean_so_far() -> None:
     seen = normaliser({"obs": torch.tensor([[torch.inf, 10.0]])})["obs"]
     assert seen[0, 0] == 10.0
     assert seen.isfinite().all()
+
+
+def one_hot(tasks: np.ndarray, number: int = 3) -> torch.Tensor:
+    return torch.eye(number)[torch.from_numpy(tasks)]
+
+
+def test_statistics_of_tasks_are_those_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_moments, "_PART_BYTES", 10 * 2 * 8)
+    rng = np.random.default_rng(1)
+    together, alone = RunningMeanStd((2,), tasks=3), [RunningMeanStd((2,)) for _ in range(3)]
+    for size in (8, 0, 50):
+        # The last task has no samples yet.
+        tasks = rng.integers(2, size=(size, 2))
+        x = rng.normal(5.0, [0.01, 1.0], size=(size, 2, 2)) * np.array([1.0, 1000.0])[tasks][..., None]
+        x[:1, :1] = np.inf
+        valid = rng.random((size, 2)) > 0.2
+        x[~valid] = np.nan
+        samples, kept = torch.from_numpy(x), torch.from_numpy(valid)
+        together.update(samples, kept, True, one_hot(tasks))
+        for task, statistics in enumerate(alone):
+            statistics.update(samples, kept & torch.from_numpy(tasks == task), True)
+    for name, buffer in together.named_buffers():
+        expected = torch.stack([getattr(statistics, name) for statistics in alone])
+        torch.testing.assert_close(buffer.view(expected.shape), expected, rtol=1e-6, atol=0.0)
+    which = rng.integers(3, size=(4, 5))
+    x = torch.randn(4, 5, 2)
+    seen = together.normalise(x, one_hot(which))
+    for place in np.ndindex(4, 5):
+        torch.testing.assert_close(seen[place], alone[which[place]].normalise(x[place]))
+
+
+def test_statistics_of_numbers_of_tasks() -> None:
+    statistics = RunningMeanStd((), tasks=3)
+    statistics.update(torch.tensor([1.0, 5.0, 3.0]), None, False, one_hot(np.array([0, 2, 0])))
+    assert statistics.mean.tolist() == [2.0, 0.0, 5.0]
+    assert statistics.count.tolist() == [2.0, 0.0, 1.0]
+
+
+def test_a_task_in_small_units_is_seen_as_well_as_one_in_large_units() -> None:
+    specs = {
+        "obs": ArraySpec(shape=(3,), dtype="float32"),
+        TASK: ArraySpec(shape=(2,), dtype="float32", low=0, high=1, one_hot=True),
+    }
+    normaliser = ObservationNormaliser(specs, images=False, clip=10.0, tasks=2)
+    assert normaliser.names == ("obs",)
+    tasks = np.arange(400) % 2
+    x = torch.randn(400, 3) * (one_hot(tasks, 2) @ torch.tensor([[1.0], [1000.0]]))
+    x[tasks == 1, 2] = 0.0  # which the second task lacks
+    observation = {"obs": x, TASK: one_hot(tasks, 2)}
+    normaliser.update(observation)
+    seen = normaliser(observation)
+    assert torch.equal(seen[TASK], observation[TASK])
+    for task in range(2):
+        deviation = seen["obs"][tasks == task].std(0, correction=0)
+        torch.testing.assert_close(deviation, torch.tensor([1.0, 1.0, float(task == 0)]), rtol=1e-3, atol=0.0)
+
+
+def test_common_statistics_of_an_earlier_version_are_those_of_each_task() -> None:
+    common, own = RunningMeanStd((2,)), RunningMeanStd((2,), tasks=2)
+    x = torch.randn(10, 2) * 5 + 3
+    common.update(x)
+    own.load_state_dict(common.state_dict())
+    torch.testing.assert_close(own.normalise(x, one_hot(np.arange(10) % 2, 2)), common.normalise(x))
+    own.update(x[:1], None, True, one_hot(np.array([1]), 2))
+    common.update(x[:1])
+    torch.testing.assert_close(own.mean[1], common.mean)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        RunningMeanStd((2,), tasks=3).load_state_dict(own.state_dict())

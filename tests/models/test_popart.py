@@ -164,6 +164,19 @@ def test_a_network_has_a_value_for_each_task() -> None:
     assert len(set(output.value.tolist())) == TASKS
 
 
+def test_a_network_normalises_the_observations_of_each_task() -> None:
+    model, tasks = network(normalise_observations=True), torch.arange(60) % TASKS
+    seen = {"obs": torch.randn(60, 5) * 1000.0 ** tasks[:, None], TASK: one_hot(tasks)}
+    assert model.normalised_entries == ("obs", TASK)
+    model.update_normaliser(seen)
+    normaliser = model.normaliser
+    assert normaliser is not None
+    for task in range(TASKS):
+        assert normaliser(seen)["obs"][tasks == task].std() == pytest.approx(1.0, rel=0.02)
+    whole = model.unroll({name: x.view(4, 15, -1) for name, x in seen.items()}).params
+    torch.testing.assert_close(whole.flatten(0, 1), model(seen).params)
+
+
 def test_unrolling_gives_the_values_of_single_steps() -> None:
     model, tasks = network(), torch.tensor([2, 0])
     model.update_value_normaliser(torch.tensor([50.0, 70.0, 1.0, 2.0]), tasks=torch.tensor([2, 2, 0, 0]))

@@ -71,9 +71,12 @@ class ActorCritic(nn.Module):
         hidden = {CENTRAL_VIEW} if config.observe_task else {CENTRAL_VIEW, TASK}
         own = {name: spec for name, spec in observation.items() if name not in hidden}
         seen = observation if config.central_value else own
+        tasks = observation[TASK].size if TASK in observation else 1
         self.normaliser: ObservationNormaliser | None = None
         if config.normalise_observations:
-            self.normaliser = ObservationNormaliser(seen, images=config.normalise_images, clip=config.observation_clip)
+            self.normaliser = ObservationNormaliser(
+                seen, images=config.normalise_images, clip=config.observation_clip, tasks=tasks
+            )
         self.return_normaliser = RunningMeanStd(()) if config.normalise_returns is True else None
         # What an encoder was built for: a user's may take all entries that it is given.
         self._own, self._seen = (None if part == observation else tuple(part) for part in (own, seen))
@@ -90,9 +93,9 @@ class ActorCritic(nn.Module):
         self.critic_trunk, critic_trunk_width = None, trunk_width
         if self.critic_encoder is not None:
             self.critic_trunk, critic_trunk_width = _trunk(critic_width, config)
-        tasks = observation[TASK].size if TASK in observation and config.normalise_returns == "popart" else 1
-        self.heads = _Heads(trunk_width, critic_trunk_width, self.distribution, config, tasks=tasks)
-        self._has_tasks = tasks > 1
+        outputs = tasks if config.normalise_returns == "popart" else 1
+        self.heads = _Heads(trunk_width, critic_trunk_width, self.distribution, config, tasks=outputs)
+        self._has_tasks = outputs > 1
         self.set_channels_last(True)
 
     def forward(
@@ -200,7 +203,9 @@ class ActorCritic(nn.Module):
     @property
     def normalised_entries(self) -> tuple[str, ...]:
         """Names of the observation's entries that :meth:`update_normaliser` takes."""
-        return () if self.normaliser is None else self.normaliser.names
+        if self.normaliser is None or not self.normaliser.names:
+            return ()
+        return (*self.normaliser.names, *[TASK] * self.normaliser.has_tasks)
 
     @property
     def normalises_returns(self) -> bool:

@@ -74,7 +74,8 @@ class ModelConfig(Checked, section="model"):
             finite), so that 0 is the middle and plus and minus 1 are the bounds, at which they are clipped. ``"auto"``
             does so where all bounds are finite and some are not -1 and 1; ``config.json`` records what it stands for.
             RLlib calls this ``normalize_actions``.
-        normalise_observations: Whether running statistics normalise entries other than images and sounds.
+        normalise_observations: Whether running statistics normalise entries other than images and sounds; those of each
+            task, where the observation says which of several tasks it is.
         normalise_images: Whether they also normalise images, one mean and deviation for each element.
         centre_pixels: Whether the usual brightness of each channel (a running mean of the pictures' medians; with
             off-policy algorithms that of the first batch) is subtracted from pictures of bytes, inside of the first
