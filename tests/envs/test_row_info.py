@@ -295,7 +295,7 @@ def write_rows(info: Mapping[str, Any]) -> OutcomeView:
             {"reward_terms": {"one": 1.0, "twce": 2.0}},
             "gives no reward term 'twice', which .* gives 'one', 'twce'",
         ),
-        (write, {"reward_terms": {}}, "no reward term 'one', 'twice'.*it gives none"),
+        (write, {"reward_terms": {}}, "no reward term 'one', 'twice'.*it gives none.* give 0.0 for a term"),
         (write, {"reward_terms": {"one": np.nan, "twice": 1}}, r"info\['reward_terms'\]\['one'\] = nan: give a finite"),
         (write, {"reward_terms": {"one": "x", "twice": 1}}, "= 'x': give a finite number"),
         (write, {"reward_terms": {"one": 1, "twice": 1e39}}, r"'twice'\] = 1e\+39: .* that fits float32"),

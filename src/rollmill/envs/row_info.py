@@ -155,7 +155,8 @@ class RowInfo:
             known = ", ".join(repr(name) for name in names if not str(name).startswith("_"))
             raise InvalidReward(
                 f"{self._name} gives no reward term {', '.join(map(repr, missing))}, which learner.reward_weights has "
-                f"a weight for; it gives {known or 'none'}, and must give all of them {when}"
+                f"a weight for; it gives {known or 'none'}, and must give all of them {when}: give 0.0 for a term that "
+                "is no part of its reward, as each of several tasks must, or leave out the weight"
             )
 
     def _number(self, value: Any, where: str) -> float:
