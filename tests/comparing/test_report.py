@@ -209,9 +209,14 @@ def test_runs_that_learned_nothing_are_left_out(tmp_path: Path) -> None:
     for folder in (failed, other):
         folder.mkdir()
     (failed / "run.log").write_text("ImportError")
-    report = write_report([one, f"b={failed}"], tmp_path / "report")
+    starting = a_run(tmp_path / "starting", "gym/CartPole-v1", 2, 100.0)
+    (starting / "run.log").touch()
+    (starting / "metrics.jsonl").unlink()
+    report = write_report([one, f"b={failed}", starting], tmp_path / "report")
     assert [run["directory"] for run in report.figures["runs"]] == [str(one)]
-    assert report.notes == (f"{failed} is left out: the run has not learned anything, see its run.log.",)
+    assert report.notes == tuple(
+        f"{path} is left out: the run has no metrics, see its run.log." for path in (failed, starting)
+    )
     assert f'<p class="note">{report.notes[0]}</p>' in report.page.read_text()
     with pytest.raises(RunDirectoryError, match="ended before it learned anything"):
         compare([failed])

@@ -111,7 +111,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What is left out, in sentences."""
-        return [f"{path} is left out: the run has not learned anything, see its run.log." for path in self.left_out]
+        return [f"{path} is left out: the run has no metrics, see its run.log." for path in self.left_out]
 
     @property
     def labels(self) -> list[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-_CONFIG_FILE, _LOG_FILE = "config.json", "run.log"
+_CONFIG_FILE, _LOG_FILE, _METRICS_FILE = "config.json", "run.log", "metrics.jsonl"
 _SHOWN = 3
 
 
 def has_only_begun(directory: Path | str) -> bool:
-    """Whether a run has begun in a directory, but has learned nothing: it is starting, or failed at its start."""
+    """Whether a run has begun in a directory, but has reported nothing: it is starting, or failed at its start."""
     path = Path(directory)
-    return (path / _LOG_FILE).is_file() and not (path / _CONFIG_FILE).exists()
+    has_reported = (path / _CONFIG_FILE).exists() and (path / _METRICS_FILE).exists()
+    return (path / _LOG_FILE).is_file() and not has_reported
 
 
 def why_no_run(directory: Path | str) -> str:
