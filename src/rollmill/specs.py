@@ -81,6 +81,7 @@ PICTURE_SIDE = 16
 SOUND_SAMPLES = 256
 """The fewest samples of a sound; shorter arrays are vectors."""
 
+_MOST_CHOICES = 4096  # of an integer entry that encoders see as one-hot
 _MAX_CATEGORY = 31  # the largest number on a grid that is still taken for a category
 
 
@@ -154,6 +155,17 @@ class ArraySpec:
             return self.is_image
         first, middle, last = self.shape[-3:]  # Channels are first or last.
         return min(middle, max(first, last)) >= PICTURE_SIDE
+
+    @property
+    def choices(self) -> int:
+        """Choices of an integer entry with one element and declared bounds, which encoders see as one-hot; else 0."""
+        is_integer = self.dtype.startswith(("int", "uint"))
+        if not is_integer or self.size != 1 or self.low is None or self.high is None:
+            return 0
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            return 0
+        choices = int(self.high) - int(self.low) + 1
+        return choices if choices <= _MOST_CHOICES else 0
 
     @property
     def is_sound(self) -> bool:
@@ -273,7 +285,7 @@ class EnvSpec:
         tasks: The tasks that a network learns together, each in its own spaces; empty where there is one.
         repeats: Whether it showed the same twice when it was reset with the same seed; None where that was not tried.
         spaces: Its observation and action space as JSON data; None where they have no such form.
-        caveats: What the environment itself tells the user before a run, in sentences (``metadata["caveats"]``).
+        caveats: What the environment itself tells the user before a run, in sentences.
     """
 
     name: str

@@ -202,7 +202,14 @@ def test_what_cannot_be_looked_at_is_refused(make_run: MakeRun, name: str, messa
 
 @pytest.mark.parametrize(
     ("dtype", "value", "shown"),
-    [("float32", 0.5, 128), ("float64", 1.0, 255), ("float32", 0.0, 0), ("int64", 200, 200), ("uint8", 200, 200)],
+    [
+        ("float32", 0.5, 128),
+        ("float64", 1.0, 255),
+        ("float32", 0.0, 0),
+        ("float32", 200.0, 200),
+        ("int64", 200, 200),
+        ("uint8", 200, 200),
+    ],
 )
 def test_pictures_of_other_types_keep_their_colours(make_run: MakeRun, dtype: str, value: float, shown: int) -> None:
     agent = load(make_run("test/painted", kwargs={"dtype": dtype, "value": value}))
@@ -214,10 +221,10 @@ def test_pictures_of_other_types_keep_their_colours(make_run: MakeRun, dtype: st
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"dtype": "float32", "value": 200.5}, "picture of float32 with values from 200.5 to 200.5: give integers"),
+        ({"dtype": "float32", "value": 300.5}, "picture of float32 with values from 300.5 to 300.5: give numbers"),
         ({"dtype": "float32", "value": "nan"}, "picture of float32 with values from nan to nan"),
         ({"dtype": "int32", "value": -1}, "picture of int32 with values from -1 to -1"),
-        ({"dtype": "bool", "value": True}, "picture of bool: give integers from 0 to 255"),
+        ({"dtype": "bool", "value": True}, "picture of bool: give numbers from 0 to 255"),
         ({"sizes": [[0, 5]]}, r"of shape \(0, 5, 3\)"),
     ],
 )

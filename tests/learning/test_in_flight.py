@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from rollmill.learning.in_flight import InFlight, PastVersion
+from rollmill.learning.versions import ExactVersions
+from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.plain_data import MalformedMessageError
 from rollmill.runtime.signed_files import UntrustedError
 from rollmill.storage.checkpoint_file import encode_checkpoint, load_checkpoint
+from rollmill.storage.weights import NOT_PUBLISHED, WeightStore, add_to_layout
 
 PATH = Path("runs/a/checkpoints/checkpoint_1.pt")
 VERSIONS = [
@@ -76,3 +79,14 @@ def test_an_iteration_that_is_no_number_is_damage(iteration: Any) -> None:
 def test_a_checkpoint_of_another_regime_has_none() -> None:
     with pytest.raises(ValueError, match="it has no states of groups: the run that wrote it was not in lockstep"):
         InFlight.unpack({"model": {}})
+
+
+def test_versions_of_a_network_of_another_size_are_refused() -> None:
+    layout = ArenaLayout()
+    add_to_layout(layout, nbytes=640)
+    store = WeightStore(Arena.create(layout), create=True)
+    state = {"in_flight": InFlight(4, VERSIONS, GROUPS).pack()}
+    exact = ExactVersions.__new__(ExactVersions)  # It has nothing to do with the states of groups.
+    with pytest.raises(ValueError, match="older versions of the network have another size"):
+        exact.restore(state, store)
+    assert store.newest == NOT_PUBLISHED

@@ -44,6 +44,9 @@ def test_a_float_picture_that_is_not_scaled_is_named(item: ArraySpec, is_named: 
         (ArraySpec(shape=(2,), dtype="float32", low=-28, high=28, seen=5.0), False),
         (ArraySpec(shape=(2,), dtype="float32"), False),
         (ArraySpec(shape=(128,), dtype="uint8", low=0, high=255), False),
+        (ArraySpec(shape=(2, 1260), dtype="int16", low=-32768, high=32767), False),  # sound
+        (ArraySpec(shape=(1,), dtype="int64", low=0, high=499), False),  # one-hot
+        (ArraySpec(shape=(2,), dtype="float32", low=-3.4e38, high=3.4e38, seen=2.0), False),
     ],
 )
 def test_large_numbers_that_nothing_scales_are_named(item: ArraySpec, is_named: bool) -> None:
@@ -61,7 +64,8 @@ def test_an_environment_that_does_not_repeat_is_named_in_lockstep_alone() -> Non
     (line,) = caveats_of(rollmill.make_config("gym/CartPole-v1", {"regime": "lockstep"}), spec)
     assert line == (
         "mine does not repeat: two episodes with the same seed and the same actions show different things. This run "
-        "will not be reproducible. Draw all randomness from the generator of reset(seed=...), one for each environment."
+        "will not be reproducible. Draw all randomness from the generator of reset(seed=...), one for each "
+        "environment, and keep it where a reset gets no seed (gymnasium's self.np_random does)."
     )
     assert caveats_of(rollmill.make_config("gym/CartPole-v1", {}), spec) == []
 

@@ -47,7 +47,8 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
 def test_a_plan_notes_that_the_short_name_batch_size_is_no_minibatch(tmp_path: Path) -> None:
     said = (
         "learner.batch_size=64 is the whole batch, in 4 minibatches of 16; in Stable-Baselines3 and Sample Factory "
-        "batch_size is a minibatch. Use learner.batch_size=256 for minibatches of 64.",
+        "batch_size is a minibatch. Use learner.batch_size=256 for minibatches of 64; the complete name "
+        "is taken without this note.",
     )
     assert _plan("gym/CartPole-v1", {"batch_size": "64"}, tmp_path / "new").notes == said
     write_config(tmp_path, rollmill.make_config("gym/CartPole-v1"))
@@ -112,7 +113,7 @@ def test_a_folder_without_the_state_of_a_learner_is_not_resumed(tmp_path: Path) 
     write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", {"total_steps": 256}))
     CheckpointStore(tmp_path / "checkpoints", CheckpointConfig()).save({}, 256, is_end=True)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(RunDirectoryError, match=f"not the state to resume; .* --init-from {tmp_path}"):
+    with pytest.raises(RunDirectoryError, match=f"not the state to resume, .* --init-from {tmp_path}"):
         _plan(None, {"total_steps": 512}, tmp_path, resume=True)
     assert sorted(tmp_path.rglob("*")) == before
     assert _plan(None, {}, tmp_path, resume=True).resume  # It is complete.

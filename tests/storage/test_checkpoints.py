@@ -248,7 +248,7 @@ def test_ends_of_runs_are_no_state_to_resume(tmp_path: Path) -> None:
     assert not store.lacks_state
     store.save({"step": 100}, 100, is_end=True)
     assert store.lacks_state
-    with pytest.raises(CheckpointError, match=r"not the state to resume: start a new run with them \(--init-from"):
+    with pytest.raises(CheckpointError, match=r"not the state to resume: start a new run with one \(--init-from"):
         store.load_latest(to_resume=True)
     assert store.load_latest().state == {"step": 100}
     store.save({"step": 90}, 90)

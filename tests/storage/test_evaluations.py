@@ -105,9 +105,12 @@ def test_a_network_that_failed_is_not_tried_again(tmp_path: Path) -> None:
     queue = EvaluationQueue(tmp_path, 1)
     queue.leave({}, 3)
     (path,) = queue.pending()
-    queue.failed(path)
+    assert queue.failed(path)
     assert EvaluationQueue(tmp_path).pending() == []
     assert [path.name for path in (tmp_path / "evaluations").iterdir()] == ["steps_000000000003.failed"]
+    queue.leave({}, 4)
+    assert not queue.failed(*queue.pending())
+    assert [path.name for path in (tmp_path / "evaluations").iterdir()] == ["steps_000000000004.failed"]
 
 
 def test_importing_it_imports_no_torch() -> None:

@@ -47,7 +47,7 @@ class OnPolicyConfig(AlgorithmConfig):
         entropy_floor: Share of the entropy of the first batch (of its standard deviation, for real numbers) that a
             policy keeps while the last 100 episodes all had the worst return of the run: the entropy bonus grows, to at
             most 0.3, until it does (:mod:`rollmill.learning.entropy_guard`). 0 switches this off, and so do
-            ``reward_weights``: returns do not have the weighted terms.
+            ``reward_weights``, because returns do not include the weighted terms.
         normalise_advantages: Whether a minibatch's advantages get mean 0 and standard deviation 1.
         entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
         clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ class RunFollower:
     @property
     def agent_steps(self) -> int:
         """Agent steps of the newest row."""
-        return int(self.rows[-1].get("agent_steps", 0)) if self.rows else 0
+        return _steps_of(self.rows[-1]) if self.rows else 0
 
     def share(self, length: RunLength, agent_steps: float = math.inf) -> float:
         """How much of a run was done at a number of agent steps, 0 to 1.
@@ -80,10 +81,11 @@ class RunFollower:
             length: When it ends.
             agent_steps: By default those of the newest row.
         """
-        row = next((row for row in self.rows if row.get("agent_steps", 0) >= agent_steps), None)
-        row = row or (self.rows[-1] if self.rows else {})
-        steps = min(agent_steps, row.get("agent_steps", 0))
-        return length.share(int(steps), row.get("time_s", 0.0))
+        if not self.rows:
+            return 0.0
+        place = bisect_left(self.rows, agent_steps, key=_steps_of)
+        row = self.rows[min(place, len(self.rows) - 1)]
+        return length.share(int(min(agent_steps, _steps_of(row))), row.get("time_s", 0.0))
 
     def curve(self, metric: str) -> list[Point]:
         """The metric's values so far; see :func:`curve_of_metric`."""
@@ -140,6 +142,10 @@ def policy_and_key(metric: str) -> tuple[str, str] | None:
     """Policy, empty for the only one, and key of a metric of ``evaluations.jsonl``; None for other metrics."""
     match = _OF_EVALUATIONS.fullmatch(metric)
     return (match[1] or "", match[2]) if match is not None else None
+
+
+def _steps_of(row: Mapping[str, Any]) -> int:
+    return int(row.get("agent_steps", 0))
 
 
 def _keys(rows: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -11,6 +11,9 @@ from rollmill.scores import scored_task
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import NAME, UNIT_BELOW_ONE, Checked, ConfigError, integer
 
+CAVEATS = "rollmill_caveats"
+"""Entry of the metadata of Rollmill's own environments: sentences that a run shows before it begins."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AtariOptions(Checked, section="env.atari"):
@@ -129,7 +132,7 @@ class EnvConfig(Checked, section="env"):
             DeepMind Lab) or what was registered. For environments whose step we do not control it only says how frames
             are counted.
         max_episode_steps: Time limit in agent steps; None keeps the environment's own. With a wrapper that repeats
-            steps, an environment of Gymnasium counts the steps inside of it.
+            steps, the steps inside of it count.
         imports: Modules to import first, which register environments of the user's.
         vector: True takes the native vector environment (a Gymnasium id's ``vector_entry_point``), False steps Python
             environments one after another; ``"auto"`` takes Atari's, EnvPool's and those registered with

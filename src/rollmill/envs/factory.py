@@ -15,7 +15,7 @@ import gymnasium
 from rollmill.envs.agent_apis import is_multi_agent, names_of, with_numbers
 from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.checks import check_fit, shown
-from rollmill.envs.config import EnvConfig
+from rollmill.envs.config import CAVEATS, EnvConfig
 from rollmill.envs.errors import (
     EnvironmentFailure,
     InvalidActionMask,
@@ -155,7 +155,9 @@ def _wrapped_maker(maker: Maker, calls: Sequence[WrapperCall], config: EnvConfig
 def _with_time_limit(make: Callable[[], Any], limit: int | None) -> Callable[[], Any]:
     def build() -> Any:
         env = make()
-        return env if limit is None or is_multi_agent(env) else gymnasium.wrappers.TimeLimit(env, limit)
+        if limit is None or not isinstance(env, gymnasium.Env) or is_multi_agent(env):
+            return env
+        return gymnasium.wrappers.TimeLimit(env, limit)
 
     return build
 
@@ -412,7 +414,7 @@ def _probe_one(
         keeps_group_size=native and maker.keeps_group_size,
         repeats=repeats_itself,
         spaces=encode_spaces(observation_space, action_space, has_action_mask=has_mask),
-        caveats=tuple(getattr(env, "metadata", {}).get("caveats", ())),
+        caveats=tuple(getattr(env, "metadata", {}).get(CAVEATS, ())),
     )
 
 

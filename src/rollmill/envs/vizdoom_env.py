@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rollmill.envs.config import CAVEATS
 from rollmill.envs.doom_ports import Port
 from rollmill.envs.doom_scenarios import TICS_PER_SECOND, Scenario, missing_engine
 from rollmill.envs.doom_sound import check_sound, enable_sound, heard, sound_space
@@ -165,7 +166,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         # Scenarios of the package are trained with fewer buttons by intention.
         unused = _unused(buttons, heads) if config_file and os.path.dirname(config_file) else []
         if unused:
-            self.metadata["caveats"] = (
+            self.metadata[CAVEATS] = (
                 f"no action uses the button(s) {', '.join(unused)}, which take a number. Actions press buttons, and "
                 "env.kwargs.actions=heads also turns by TURN_LEFT_RIGHT_DELTA: give the scenario such buttons "
                 "(MOVE_LEFT and MOVE_RIGHT, for example)",

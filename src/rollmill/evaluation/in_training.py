@@ -121,8 +121,10 @@ def play_pending(
             continue
         except Exception as error:
             # Training does not depend on evaluations, and the next network may be played.
-            queue.failed(path)
-            warnings.warn(f"no evaluation of {path.name}: {format_error(error).rstrip() or error}", stacklevel=2)
+            is_first = queue.failed(path)
+            # All may fail alike.
+            told = format_error(error).rstrip() if is_first else ""
+            warnings.warn(f"no evaluation of {path.name}: {told or error}", stacklevel=2)
             continue
         checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), best_by, measured)
         # The run's directory may be moved: the video is named in it, the network is removed.

@@ -30,8 +30,7 @@ Picture = NDArray[np.uint8]
 """uint8 ``[H, W, 3]``, RGB."""
 
 _ATARI_SCREEN = (210, 160)
-# The largest value of a picture, by the kind of its dtype.
-_WHITE = {"u": 255, "i": 255, "f": 1}
+_ROUNDED_ONE = 1.001
 
 
 def has_display() -> bool:
@@ -77,6 +76,7 @@ class Stage:
         self._picture = picture
         self._twin = twin
         self._shown: ObservationView | None = None
+        self._has_bytes = False  # Whether its pictures of floats go up to 255.
         self.fps = fps
 
     def reset(self, into: ObservationView) -> None:
@@ -115,16 +115,18 @@ class Stage:
                 f"the environment's render() gave {type(picture).__name__} of shape {picture.shape}; an RGB picture "
                 '[height, width, 3] is needed: support render_mode="rgb_array"'
             )
-        white = _WHITE.get(picture.dtype.kind)
+        kind = picture.dtype.kind
         # NaN is in no range.
-        if white is None or not (picture.min() >= 0 and picture.max() <= white):
-            span = "" if white is None else f" with values from {picture.min():g} to {picture.max():g}"
+        if kind not in "uif" or not (picture.min() >= 0 and picture.max() <= 255):
+            span = f" with values from {picture.min():g} to {picture.max():g}" if kind in "uif" else ""
             raise NotRenderableError(
-                f"the environment's render() gave a picture of {picture.dtype}{span}: give integers from 0 to 255, as "
+                f"the environment's render() gave a picture of {picture.dtype}{span}: give numbers from 0 to 255, as "
                 "uint8, or floats from 0 to 1"
             )
-        if white == 1:
-            picture = np.rint(picture * 255)
+        if kind == "f":
+            # Some simulators give floats up to 255. A picture tells only if it is not nearly black.
+            self._has_bytes = self._has_bytes or picture.max() > _ROUNDED_ONE
+            picture = np.rint(picture if self._has_bytes else np.minimum(picture, 1) * 255)
         return picture.astype(np.uint8)  # a copy: the next step overwrites what was observed
 
     def close(self) -> None:

@@ -211,8 +211,17 @@ class ExactVersions:
             raise ValueError(f"it belongs to iteration {iteration}, but the groups resume from {self._first_iteration}")
 
     def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
-        """Publish the older versions again."""
+        """Publish the older versions again.
+
+        Raises:
+            ValueError: They are of a network with other tensors.
+        """
         for past in InFlight.unpack(state).versions:
+            if past.weights.nbytes != weights.nbytes:
+                raise ValueError(
+                    "its older versions of the network have another size, because several tasks had one normaliser "
+                    "when it was written; start a new run from it: --init-from RUN_DIR --init-skip normaliser"
+                )
             weights.publish(past.version, past.weights)
             self.published(*past)
 

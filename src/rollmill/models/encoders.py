@@ -34,7 +34,7 @@ from rollmill.specs import PICTURE_SIDE, ArraySpec
 
 _COLOURS = (1, 3)
 _LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
-_MAX_ONE_HOT = 4096
+
 # The native cast's dtypes; NumPy has no bfloat16.
 _NATIVE_CAST = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
@@ -410,7 +410,7 @@ class DenseEncoder(EntryEncoder):
     def __init__(
         self, spec: ArraySpec, sizes: tuple[int, ...], config: ModelConfig, *, published: Activation = "tanh"
     ) -> None:
-        choices = one_hot_size(spec)
+        choices = spec.choices
         width = choices or spec.size
         super().__init__(sizes[-1] if sizes else width)
         self.num_choices = choices
@@ -457,14 +457,3 @@ def _highest_pixel(spec: ArraySpec) -> float:
         return 255.0
     is_integer = spec.dtype.startswith(("int", "uint"))
     return spec.high if is_integer and spec.high is not None and 1.0 < spec.high < math.inf else 1.0
-
-
-def one_hot_size(spec: ArraySpec) -> int:
-    """Number of one-hot columns of an integer entry with one element and declared bounds; 0 for other entries."""
-    is_integer = spec.dtype.startswith(("int", "uint"))
-    if not is_integer or spec.size != 1 or spec.low is None or spec.high is None:
-        return 0
-    if not (math.isfinite(spec.low) and math.isfinite(spec.high)):
-        return 0
-    choices = int(spec.high) - int(spec.low) + 1
-    return choices if choices <= _MAX_ONE_HOT else 0

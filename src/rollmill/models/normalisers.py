@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from rollmill.models.encoders import is_small_image, one_hot_size
+from rollmill.models.encoders import is_small_image
 from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import TASK, ArraySpec
 
@@ -32,7 +32,7 @@ class ObservationNormaliser(nn.Module):
             name
             for name, spec in observation.items()
             if (images or not spec.is_image or is_small_image(spec))
-            and not (spec.is_sound or spec.one_hot or one_hot_size(spec))
+            and not (spec.is_sound or spec.one_hot or spec.choices)
         )
         self.statistics = nn.ModuleList([RunningMeanStd(observation[name].shape, tasks=tasks) for name in self.names])
         self.clip = clip

@@ -91,8 +91,8 @@ def without_effect(run_dir: Path, config: PbtConfig) -> list[str]:
     if not compared:
         return [
             f"population-based training has compared no policies: none has made pbt.every={config.every:,} agent steps "
-            f"and ended the episodes or matches of pbt.window={config.window} while another one had; train for longer, "
-            "or give smaller ones"
+            f"after pbt.start, and ended the episodes or matches of pbt.window={config.window}, while another one had "
+            "ended them, too; train for longer, or give smaller ones"
         ]
     if all(len(set(event.scores.values())) < 2 for event in compared):
         return [

@@ -13,6 +13,7 @@ _LEAST_SIDE = 8  # of an image
 _SCALED = 1.5  # float images up to this number count as scaled to 0..1
 # Of a vector. Acrobot's velocities (up to 28) are learned from as they are, pressures in pascals are not.
 _LARGE_NUMBER = 100.0
+_NO_BOUND = 1e9  # Larger ones are those of a dtype.
 # Half the distance of an action's bounds, in standard deviations of the initial policy. SB3's and CleanRL's deviation
 # of one suits -1..1; within these limits, Pendulum (-2..2) and CarRacing (0..1) still learn.
 _NARROW = 0.2
@@ -50,7 +51,7 @@ def _unrepeatable(config: Config, spec: EnvSpec) -> list[str]:
     return [
         f"{spec.name} does not repeat: two episodes with the same seed and the same actions show different things. "
         "This run will not be reproducible. Draw all randomness from the generator of reset(seed=...), one for each "
-        "environment."
+        "environment, and keep it where a reset gets no seed (gymnasium's self.np_random does)."
     ]
 
 
@@ -85,15 +86,18 @@ def _unscaled_numbers(config: Config, spec: EnvSpec) -> list[str]:
         "far from -1 to 1. Divide it by its usual size where the environment is made, or in a wrapper (env.wrappers; "
         "RescaleObservation(min_obs=-1, max_obs=1) where the space has bounds)"
         for name, item in spec.observation.items()
-        if len(item.shape) < 3 and item.dtype != "uint8" and (largest := _largest(item)) > _LARGE_NUMBER
+        if len(item.shape) < 3
+        and item.dtype != "uint8"
+        and not (item.is_sound or item.choices)
+        and (largest := _largest(item)) > _LARGE_NUMBER
     ]
 
 
 def _largest(item: ArraySpec) -> float:
     """The largest magnitude of an entry: of its bounds, or else of what was seen."""
-    if item.low is not None and item.high is not None:
-        return max(abs(item.low), abs(item.high))
-    return item.seen or 0.0
+    if item.low is None or item.high is None or (largest := max(abs(item.low), abs(item.high))) > _NO_BOUND:
+        return item.seen or 0.0
+    return largest
 
 
 def _unscaled_actions(config: Config, spec: EnvSpec) -> list[str]:

@@ -200,8 +200,9 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
     # A run that has all of its steps is complete: nothing is resumed.
     if any(store.lacks_state for store in stores) and (saved_steps(folders, to_resume=False) or 0) < config.total_steps:
         raise RunDirectoryError(
-            f"the run in {directory} cannot be resumed: it holds a network to evaluate or to start from, not the state "
-            f"to resume; start a new run with it: --init-from {directory} (init_from)."
+            f"the run in {directory} cannot be resumed: its checkpoints hold networks, but not the state to resume, "
+            "because it was published, or ended before its first regular checkpoint; start a new run with its network: "
+            f"--init-from {directory} (init_from)."
         )
     old = _changes_of_the_fixed(saved, config)
     if saved.population.names != config.population.names:

@@ -135,7 +135,7 @@ def _notes_on_batch_size(settings: Config) -> tuple[str, ...]:
     return (
         f"learner.batch_size={batch} is the whole batch, in {parts} minibatches of {algorithm.minibatch_size}; in "
         f"Stable-Baselines3 and Sample Factory batch_size is a minibatch. Use learner.batch_size={parts * batch} for "
-        f"minibatches of {batch}.",
+        f"minibatches of {batch}; the complete name is taken without this note.",
     )
 
 

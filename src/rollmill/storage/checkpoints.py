@@ -345,8 +345,8 @@ class CheckpointStore:
                 warnings.warn(f"{reason}; trying the one before it", CheckpointWarning, stacklevel=3)
         if not passed_over and to_resume and self.lacks_state:
             raise CheckpointError(
-                f"{self.folder} holds networks to evaluate or to start from, not the state to resume: start a new run "
-                "with them (--init-from RUN_DIR)"
+                f"the checkpoints in {self.folder} hold networks, but not the state to resume: start a new run with "
+                "one (--init-from RUN_DIR)"
             )
         if not passed_over:
             raise CheckpointError(

@@ -90,9 +90,17 @@ class EvaluationQueue:
         path = self.video_path(agent_steps)
         return path if path.is_file() and not path.is_symlink() and not path.parent.is_symlink() else None
 
-    def failed(self, path: Path) -> None:
-        """Sets aside a network whose evaluation failed, so that it is not tried again."""
+    def failed(self, path: Path) -> bool:
+        """Sets aside a network whose evaluation failed, so that it is not tried again.
+
+        Returns:
+            Whether it is the first one. Of several, only the newest is kept.
+        """
+        earlier = list(path.parent.glob("*.failed"))
         path.replace(path.with_suffix(".failed"))
+        for each in earlier:
+            each.unlink(missing_ok=True)
+        return not earlier
 
     @property
     def nbytes(self) -> int:

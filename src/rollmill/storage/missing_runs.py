@@ -12,7 +12,9 @@ _SHOWN = 3
 def has_only_begun(directory: Path | str) -> bool:
     """Whether a run has begun in a directory, but has reported nothing: it is starting, or failed at its start."""
     path = Path(directory)
-    has_reported = (path / _CONFIG_FILE).exists() and (path / _METRICS_FILE).exists()
+    metrics = path / _METRICS_FILE
+    # The file is there before its first row.
+    has_reported = (path / _CONFIG_FILE).exists() and metrics.exists() and metrics.stat().st_size > 0
     return (path / _LOG_FILE).is_file() and not has_reported
 
 

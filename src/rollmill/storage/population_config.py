@@ -78,10 +78,10 @@ class PopulationConfig(Checked, section="population"):
         self._check_policies()
         players = [*self.names, *(name for name, _ in self.named_guests)]
         for name in players:
-            if not _NAME.fullmatch(name) or "__" in name:
+            if not _NAME.fullmatch(name):
                 raise ConfigError(
                     f"population: {name!r} is not a name for a policy or a guest, which is also that of a folder and "
-                    "of settings: use letters, digits and single _ (for a guest NAME=PLAYER)."
+                    "of settings: use letters, digits and _ (for a guest NAME=PLAYER)."
                 )
         if len(set(players)) < len(players):
             raise ConfigError(f"population: the names {', '.join(players)} of policies and guests must differ.")
@@ -114,6 +114,7 @@ class PopulationConfig(Checked, section="population"):
 
 
 def split_guest(given: str) -> tuple[str, str]:
-    """Name, empty where there is none, and player of a guest; an existing path may contain "=" itself."""
+    """Name, empty where there is none, and player of a guest; a path may contain "=" itself."""
     name, equals, player = given.partition("=")
-    return (name, player) if equals and not Path(given).exists() else ("", given)
+    is_named = equals and _NAME.fullmatch(name) and not Path(given).exists()
+    return (name, player) if is_named else ("", given)

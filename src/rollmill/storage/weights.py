@@ -56,6 +56,11 @@ class WeightStore:
             self._newest[0] = NOT_PUBLISHED
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of one version."""
+        return int(self._data.shape[1])
+
+    @property
     def newest(self) -> int:
         """The newest version that can be read, or ``NOT_PUBLISHED``."""
         return self._newest_and_place()[0]
