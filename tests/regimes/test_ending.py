@@ -24,6 +24,7 @@ from rollmill.regimes.policy_reports import PolicyReports
 from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.reporting.metrics import Record
 from rollmill.roles import EVALUATOR, LEARNER
+from rollmill.runtime import signals
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.events import Event, Exited, Failed, Handle, ProcessFailed, ProcessHung
 from rollmill.runtime.supervisor import Supervisor
@@ -239,7 +240,7 @@ def test_only_sigterm_is_a_signal_to_the_whole_run() -> None:
 
 
 def test_the_own_signal_may_come_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "_SIGNALLED_WITHIN_S", 0.2)
+    monkeypatch.setattr(signals, "_TO_ALL_WITHIN_S", 0.2)
     killed = Failed(WORKER, "killed", "", killed_by=signal.SIGTERM)
     begun = time.monotonic()
     assert was_signalled_with_us(killed, lambda: time.monotonic() > begun + 0.05)

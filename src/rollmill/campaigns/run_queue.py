@@ -24,13 +24,14 @@ from rollmill.campaigns.follow import RunFollower
 from rollmill.campaigns.jobs import Campaign, CampaignError, Job, Record, Status, has_checkpoint, refused_files
 from rollmill.runtime import sweep
 from rollmill.runtime.affinity import usable_cpus
+from rollmill.runtime.signals import comes_here_too
 from rollmill.runtime.signed_files import signed
 from rollmill.runtime.watchdog import Watchdog
 
 _EXIT_INTERRUPTED = 130
 # How a run ends that was asked to: after it has begun, and before.
 _SIGNALLED = (_EXIT_INTERRUPTED, -signal.SIGTERM)
-_SIGNALLED_WITHIN_S = 0.5
+
 # A run ends within ten seconds of a request.
 _GRACE_S = 15.0
 _LONGEST_ERROR = 2000  # characters
@@ -156,18 +157,11 @@ class RunQueue:
         for name, running in list(self._running.items()):
             code = running.process.poll()
             if code is not None:
-                if running.wanted_end is None and code in _SIGNALLED and self._was_signalled_with_us():
+                if running.wanted_end is None and code in _SIGNALLED and comes_here_too(self._is_ending):
                     running.wanted_end = "waiting"
                 del self._running[name]
                 ended.append(self._ended(running, code))
         return ended
-
-    def _was_signalled_with_us(self) -> bool:
-        """Whether a signal to every process of the campaign, as sent by Slurm and systemd, has ended a run."""
-        deadline = time.monotonic() + _SIGNALLED_WITHIN_S
-        while not self._is_ending() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return self._is_ending()
 
     def end_all(self, grace_s: float) -> None:
         """End all runs; they are resumed by the next session.

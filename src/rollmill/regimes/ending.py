@@ -22,6 +22,7 @@ from rollmill.regimes.policy_reports import PolicyReports
 from rollmill.roles import EVALUATOR, LEARNER
 from rollmill.runtime.arena import MemoryPart, describe_parts
 from rollmill.runtime.events import Exited, Failed, Handle, Hung, Message, ProcessHung
+from rollmill.runtime.signals import comes_here_too
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
 
@@ -33,8 +34,6 @@ _STOP_GRACE_S = 8.0
 _FAILURE_GRACE_S = 3.0
 # After Ctrl-C all processes end within ten seconds, including stack dumps and kills.
 _END_WITHIN_S = 6.5
-# Maximum delay between processes that receive the same signal.
-_SIGNALLED_WITHIN_S = 0.5
 
 
 def watch(
@@ -185,12 +184,7 @@ def exited_early(event: Exited) -> Failed:
 
 def was_signalled_with_us(event: Failed, is_ending: Callable[[], bool]) -> bool:
     """Whether a process died of a SIGTERM to every process of the run, as sent by Slurm and systemd."""
-    if event.killed_by != signal.SIGTERM:
-        return False
-    deadline = time.monotonic() + _SIGNALLED_WITHIN_S
-    while not is_ending() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_ending()
+    return event.killed_by == signal.SIGTERM and comes_here_too(is_ending)
 
 
 def _did_not_end(supervisor: Supervisor) -> ProcessHung:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
@@ -16,12 +16,26 @@ from typing import Any
 # ``timeout`` signals its child and then the child's group, and a terminal's Ctrl-C may be passed on by a wrapper: one
 # wish to stop arrives as two signals.
 _ONE_WISH_S = 1.0
+# Maximum delay between processes that receive the same signal.
+_TO_ALL_WITHIN_S = 0.5
 
 
 def _endings() -> list[signal.Signals]:
     """The signals that end a program, apart from Ctrl-C."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGHUP]
+
+
+def comes_here_too(is_received: Callable[[], bool]) -> bool:
+    """Whether a signal that another process got reaches this one, too, as those do that Slurm and systemd send to all.
+
+    Args:
+        is_received: Whether it has come; asked again for half a second.
+    """
+    deadline = time.monotonic() + _TO_ALL_WITHIN_S
+    while not is_received() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_received()
 
 
 class StopSignals:
