@@ -244,7 +244,8 @@ def test_foreign_names_of_the_page_on_migration_lead_to_settings() -> None:
 def _names_of_the_page_on_migration() -> dict[str, list[set[str]]]:
     """Each setting of another library that a table names -> the settings here, once for each row.
 
-    Names of a row stand for its settings in their order if they are as many, otherwise for any of them.
+    In a row with as many names as settings, each name is that of the setting in the same place. In other rows a name
+    may be that of any setting of the row.
     """
     found: dict[str, list[set[str]]] = {}
     for line in (_DOCS / "migration.md").read_text().splitlines():

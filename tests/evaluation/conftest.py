@@ -150,10 +150,10 @@ class Unlinked(Blind):
 
 
 class UnlinkedAndSightless(Unlinked):
-    """Has nothing to draw with unless it is told to draw."""
+    """Cannot draw without ``render_mode``."""
 
     def render(self) -> Any:
-        return self.renderer.picture()  # type: ignore[attr-defined]
+        raise AttributeError("'UnlinkedAndSightless' object has no attribute 'renderer'")
 
 
 class UnlinkedAndBlind(Lengths):

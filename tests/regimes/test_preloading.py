@@ -137,6 +137,7 @@ def _read(
         "terminations": [False, False, True],
         "truncations": [False] * 3,
     }
+    # What is read of Minari's dataset, because writing one to the disk for each case would take seconds.
     episodes = [SimpleNamespace(id=7, **plain), SimpleNamespace(id=8, **{**plain, **changed})]
     dataset = SimpleNamespace(observation_space=BOX, action_space=action, iterate_episodes=lambda: iter(episodes))
     monkeypatch.setattr(preloading, "read_dataset", lambda name: dataset)

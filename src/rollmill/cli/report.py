@@ -18,7 +18,7 @@ def make_command() -> Command:
         "RUN [RUN ...] [OPTIONS]",
         "Compare runs on one page: learning curves and scores with confidence intervals.\n\n"
         "Runs that differ only in their seed form one method, named by the settings that differ from the\n"
-        "others'. NAME=RUN_DIR names the method instead. The folder of a sweep or suite stands for its finished runs.\n"
+        "others'. NAME=RUN_DIR names the method instead. The folder of a sweep or suite means its finished runs.\n"
         "Runs that are starting, or have failed at their start, are left out.",
         run=run,
         examples=(

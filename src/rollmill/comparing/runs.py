@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What is left out, in sentences."""
+        """Sentences that name the runs that are left out."""
         return [f"{path} is left out: the run has no metrics, see its run.log." for path in self.left_out]
 
     @property

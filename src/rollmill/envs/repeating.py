@@ -46,7 +46,8 @@ def _play(env: Any, deadline: float) -> list[Any]:
         if time.monotonic() > deadline:
             break
         if step == _STEPS:
-            # Only the first reset of a run has a seed; a generator that each reset makes anew would then be random.
+            # Training gives a seed to the first reset alone. A generator that is made at each reset is random from
+            # the second one on.
             seen.append(copy.deepcopy(env.reset()[0]))
         action = space.sample()
         # In training a choice is a Python integer, too.

@@ -150,7 +150,8 @@ class RunningMeanStd(nn.Module):
         return (wide(x) - _of_task(self.shift, task)) * _of_task(self.scale, task)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Checkpoints of earlier versions have one mean and deviation for all tasks.
+        # Overridden as PyTorch's own modules do to load older files: checkpoints of earlier versions have one mean and
+        # deviation for all tasks.
         for name, own in self.named_buffers():
             given = state_dict.get(prefix + name)
             if isinstance(given, Tensor) and given.ndim < own.ndim:
