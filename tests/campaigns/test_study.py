@@ -135,7 +135,9 @@ def test_the_median_pruner_ends_what_is_worse_than_half(tmp_path: Path) -> None:
         assert study.is_hopeless(number) == is_hopeless
 
 
-@pytest.mark.parametrize(("pruner", "is_any"), [("hyperband", True), ("none", False)])
+@pytest.mark.parametrize(
+    ("pruner", "is_any"), [pytest.param("hyperband", True, marks=pytest.mark.slow), ("none", False)]
+)
 def test_other_pruners(pruner: str, is_any: bool, tmp_path: Path) -> None:
     study = study_in(tmp_path, pruner=pruner)
     ended = 0

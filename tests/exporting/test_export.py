@@ -48,7 +48,9 @@ def check(name: str, folder: Path, format: Any, *, sample: bool = False) -> None
     assert result.path.stat().st_size == result.num_bytes
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("MLP", "GRU") else pytest.mark.slow) for name in QUICK]
+)
 def test_onnx_files_act_as_their_agents(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     check(name, tmp_path, "onnx")

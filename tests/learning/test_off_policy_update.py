@@ -167,7 +167,7 @@ def test_soft_q_learning_of_choices_finds_the_soft_optimum() -> None:
     [
         {"algorithm": "td3", "target_noise": 0.0},
         pytest.param({"algorithm": "ddpg"}, marks=pytest.mark.slow),
-        {"algorithm": "sac", "temperature": 1e-3},
+        pytest.param({"algorithm": "sac", "temperature": 1e-3}, marks=pytest.mark.slow),
     ],
 )
 def test_continuous_actions_find_the_optimum(changes: dict[str, object]) -> None:

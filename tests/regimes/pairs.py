@@ -53,3 +53,14 @@ def all_pairs(
         left -= pairs_of(best)
         cases.append({name: factors[name][place] for name, place in best.items()})
     return cases
+
+
+def all_values(cases: Sequence[Case]) -> list[Case]:
+    """Return few of these cases, in which every value of every factor still occurs."""
+    left = {(name, repr(value)) for case in cases for name, value in case.items()}
+    chosen: list[Case] = []
+    while left:
+        best = max(cases, key=lambda case: sum((name, repr(value)) in left for name, value in case.items()))
+        left -= {(name, repr(value)) for name, value in best.items()}
+        chosen.append(best)
+    return chosen
