@@ -16,6 +16,13 @@ hypothesis.settings.register_profile("busy", deadline=None, suppress_health_chec
 hypothesis.settings.load_profile("busy")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a slow test two hours, also where it is run alone."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(7200))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _configuration_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     # In the environment, so that the programs that tests start have it, too.
