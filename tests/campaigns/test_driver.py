@@ -59,7 +59,9 @@ def test_a_failure_does_not_stop_the_others(tmp_path: Path, capfd: pytest.Captur
     assert "endless: pruned after" in shown
 
 
-@pytest.mark.parametrize("preset", ["gym/NoSuchEnvironment-v1", "no_such_game:NoSuchEnv"])
+@pytest.mark.parametrize(
+    "preset", ["gym/NoSuchEnvironment-v1", pytest.param("no_such_game:NoSuchEnv", marks=pytest.mark.slow)]
+)
 def test_runs_that_all_fail_alike_end_the_campaign(
     tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

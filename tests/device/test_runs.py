@@ -78,6 +78,7 @@ def test_resumes_on_another_device(tmp_path: Path, name: str, gpu: dict[str, Any
         before = state
 
 
+@pytest.mark.slow
 @NEEDS_NO_GPU
 def test_tensor_left_on_the_cpu_ends_a_run(tmp_path: Path) -> None:
     settings = {**RUNS["lockstep"], **ON_GPU, "env.imports": ("tests.device.mix_in_runs",)}

@@ -30,6 +30,7 @@ def test_python_newer_than_the_tests_is_a_warning(monkeypatch: pytest.MonkeyPatc
     assert "tested with Python 3.11 to" in found.advice
 
 
+@pytest.mark.slow
 def test_rollmill_says_where_it_is_and_whether_its_native_part_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     found = software.check_rollmill()
     assert found.state == "ok"

@@ -184,6 +184,7 @@ def exploiters(agent: str, env: int, episode: int) -> str:
     return "main" if env % 4 else f"x{env // 4}"
 
 
+@pytest.mark.slow
 def misspelt(agent: str, env: int, episode: int) -> str:
     return "c"
 

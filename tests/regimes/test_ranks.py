@@ -188,6 +188,7 @@ def test_ranks_whose_groups_overshoot_have_all_steps_when_they_end(tmp_path: Pat
         assert saved >= 503, output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_the_failure_of_one_rank_ends_all_with_its_traceback(tmp_path: Path) -> None:
     words = [

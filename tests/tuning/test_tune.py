@@ -277,6 +277,7 @@ def test_a_replay_run_is_tried_at_its_ratio_and_for_another_machine_nothing_is_t
     assert (tmp_path / "tuning.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_sigterm_leaves_nothing(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "rollmill", "tune", "gym/CartPole-v1", "--seconds", "60"]
