@@ -60,7 +60,6 @@ def test_runs_with_damaged_metrics_are_compared_by_the_others(tmp_path: Path, da
         assert found.minutes in (0.0, 3.0, 4.0)
 
 
-@pytest.mark.slow
 def test_aggregates_equal_a_hand_computed_example() -> None:
     # Two runs of four games. Means of the games: 0.5, 1.0, 2.0, 0.1; IQM: mean of the middle four of eight.
     scores = np.array([[0.4, 0.8, 1.0, 0.0], [0.6, 1.2, 3.0, 0.2]])
@@ -74,6 +73,7 @@ def test_aggregates_equal_a_hand_computed_example() -> None:
     assert low <= found["mean"].low < found["mean"].value < found["mean"].high <= high
 
 
+@pytest.mark.slow
 def test_a_single_run_has_no_interval(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", "atari/pong", 1, 10.0)
     report = write_report([run], tmp_path / "page")

@@ -30,7 +30,6 @@ def test_python_newer_than_the_tests_is_a_warning(monkeypatch: pytest.MonkeyPatc
     assert "tested with Python 3.11 to" in found.advice
 
 
-@pytest.mark.slow
 def test_rollmill_says_where_it_is_and_whether_its_native_part_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     found = software.check_rollmill()
     assert found.state == "ok"
@@ -41,6 +40,7 @@ def test_rollmill_says_where_it_is_and_whether_its_native_part_loads(monkeypatch
     assert "the native module does not load" in broken.found
 
 
+@pytest.mark.slow
 def test_the_command_runs_although_the_native_module_does_not_load(tmp_path: Path) -> None:
     code = "import sys; sys.modules['rollmill.native'] = None; from rollmill.cli import main; main(['doctor'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -184,11 +184,11 @@ def exploiters(agent: str, env: int, episode: int) -> str:
     return "main" if env % 4 else f"x{env // 4}"
 
 
-@pytest.mark.slow
 def misspelt(agent: str, env: int, episode: int) -> str:
     return "c"
 
 
+@pytest.mark.slow
 def test_policies_whose_rows_lie_in_all_slots_learn_from_incomplete_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
