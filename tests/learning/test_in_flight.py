@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollmill.learning.collective import Alone
 from rollmill.learning.in_flight import InFlight, PastVersion
 from rollmill.learning.versions import ExactVersions
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.plain_data import MalformedMessageError
 from rollmill.runtime.signed_files import UntrustedError
 from rollmill.storage.checkpoint_file import encode_checkpoint, load_checkpoint
+from rollmill.storage.group_states import GroupStates
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore, add_to_layout
 
 PATH = Path("runs/a/checkpoints/checkpoint_1.pt")
@@ -81,12 +83,14 @@ def test_a_checkpoint_of_another_regime_has_none() -> None:
         InFlight.unpack({"model": {}})
 
 
-def test_versions_of_a_network_of_another_size_are_refused() -> None:
+def test_versions_of_a_network_of_another_size_are_refused(tmp_path: Path) -> None:
     layout = ArenaLayout()
     add_to_layout(layout, nbytes=640)
     store = WeightStore(Arena.create(layout), create=True)
     state = {"in_flight": InFlight(4, VERSIONS, GROUPS).pack()}
-    exact = ExactVersions.__new__(ExactVersions)  # It has nothing to do with the states of groups.
+    exact = ExactVersions(
+        num_versions=2, num_groups=1, states=GroupStates(tmp_path), first_iteration=0, collective=Alone()
+    )
     with pytest.raises(ValueError, match="older versions of the network have another size"):
         exact.restore(state, store)
     assert store.newest == NOT_PUBLISHED
