@@ -278,7 +278,7 @@ class _Drawn:
     def __init__(self, config: EnvConfig, make: Callable[[EnvConfig], Any], *, is_vector: bool = False) -> None:
         self._config, self._make, self._is_vector = config, make, is_vector
         self.env: Any = None
-        # Why it may be unable to draw. If the reason is unexpected, the user is told once.
+        # Reasons for which it may be unable to draw. An unexpected one is shown to the user, once.
         self._reasons: list[str] = []
         self._is_unexpected = False
 
