@@ -31,7 +31,7 @@ train: install  ## train an Atari agent from images for a few minutes, evaluate 
 	$(BIN)/python examples/first_agent.py
 
 # Many tests wait for processes, so three of them keep two cores busy. Idle workers take tests from the others.
-test: install  ## the tests, in three processes (about 8 minutes on two cores)
+test: install  ## the tests, in three processes (8 to 14 minutes on two cores)
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not chaos"
 
 test-slow: install  ## the tests that take longer than a few seconds, and learning curves
