@@ -17,9 +17,10 @@ class EnvBuilder:
     """Builds the environments of one group, within the budget of rebuilds.
 
     Args:
-        make_env: Builds one environment.
+        make_env: Builds one environment, or one vector of ``num_rows`` environments.
         name: The environment's name, for messages.
         first_index: Index of the group's first environment in the whole run, for messages.
+        num_rows: How many environments each call builds.
         on_failure: What to do when an environment raises.
         budget: Budget of rebuilds, shared by the groups of a worker; None gives this group one of its own.
 
@@ -35,18 +36,20 @@ class EnvBuilder:
         first_index: int,
         on_failure: Literal["stop", "restart"],
         budget: RestartBudget | None,
+        num_rows: int = 1,
     ) -> None:
         self.failures: list[str] = []
         self._make_env = make_env
         self._name = name
         self._first = first_index
+        self._num_rows = num_rows
         self._budget = (budget or RestartBudget(_REBUILDS)) if on_failure == "restart" else None
 
     def build(self, index: int, step: int = 0) -> Any:
         """Build an environment, again while its constructor raises and rebuilds are left.
 
         Args:
-            index: Which environment of the group.
+            index: Which environment of the group, of a vector the first.
             step: Group step, for the message.
 
         Raises:
@@ -73,7 +76,7 @@ class EnvBuilder:
 
         Args:
             env: The environment, which is closed.
-            index: Which environment of the group.
+            index: Which environment of the group, of a vector the first.
             where: What raised: "reset" or "step".
             step: Group step, for the message.
             error: What it raised.
@@ -109,9 +112,12 @@ class EnvBuilder:
                 log_of_closing(self._name, error)
 
     def _spend(self, index: int, where: str, step: int, error: BaseException) -> None:
+        first, last = self._first + index, self._first + index + self._num_rows - 1
+        indices: int | str = first if first == last else f"{first}..{last}"
         if self._budget is None or not self._budget.spend():
-            raise failure(self._name, self._first + index, where, step, error, self._budget) from error
-        self.failures.append(report(f"environment {self._first + index} of {self._name}", where, error))
+            raise failure(self._name, indices, where, step, error, self._budget) from error
+        which = "environment" if first == last else "environments"
+        self.failures.append(report(f"{which} {indices} of {self._name}", where, error))
 
 
 def seed_of_rebuild(seed: int, rebuilds: int) -> int:

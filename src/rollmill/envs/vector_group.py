@@ -10,8 +10,9 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
+from rollmill.envs.env_builder import EnvBuilder, seed_of_rebuild
 from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace, failures
-from rollmill.envs.failures import RestartBudget, failure, log_of_closing, report
+from rollmill.envs.failures import RestartBudget
 from rollmill.envs.info_metrics import METRICS, InfoMetrics
 from rollmill.envs.row_info import RowInfo
 from rollmill.envs.snapshots import restore_state, save_state
@@ -103,20 +104,26 @@ class VectorGroup:
             UnsupportedSpace: Slots do not support the spaces, or the vector has another size.
         """
         self.num_rows = len(seeds)
-        self.failures: list[str] = []
         self.metrics = InfoMetrics()
         self._row_info = RowInfo(reward_terms, name)
         self._make_vector = make_vector
         self._seeds = [int(s) for s in seeds]
         self._rebuilds = 0
+        self._builder = EnvBuilder(
+            self._construct,
+            name=name,
+            first_index=first_index,
+            on_failure=on_failure,
+            budget=budget,
+            num_rows=self.num_rows,
+        )
+        self.failures = self._builder.failures
         self._reset_seed = reset_seed
         self._name = name
-        self._first = first_index
         self._life_key = life_key
-        self._budget = (budget or RestartBudget(10)) if on_failure == "restart" else None
         self._clock = 0
         self._env: Any = None
-        self._env = self._construct(self._seeds)
+        self._env = self._builder.build(0)
         self._mode = _autoreset_mode(self._env)
         self.observation_space = self._env.single_observation_space
         self.action_space = self._env.single_action_space
@@ -230,10 +237,7 @@ class VectorGroup:
         """Close the vector environment."""
         env, self._env = self._env, None
         if env is not None:
-            try:
-                env.close()
-            except failures() as error:
-                log_of_closing(self._name, error)
+            self._builder.close([env])
 
     def _end(self, ended: Array, was_masked: Array, info: Any, into: ObservationView, outcome: OutcomeView) -> None:
         """Report the rows that have ``ended``, and write the final observation of those that are masked now."""
@@ -332,45 +336,33 @@ class VectorGroup:
         if into.action_mask is not None:
             self._checks.masks(into.action_mask, self._clock)
 
-    def _construct(self, seeds: Sequence[int]) -> Any:
-        while True:
-            try:
-                env = self._make_vector(seeds)
-                found = getattr(env, "num_envs", self.num_rows)
-                if found != self.num_rows:
-                    env.close()
-                    raise UnsupportedSpace(
-                        f"{self._name} was called with num_envs={self.num_rows} and returned a vector environment of "
-                        f"{found}: return one of num_envs rows; the number is the run's envs_per_group"
-                    )
-                return env
-            except RollmillEnvError:
-                raise
-            except failures() as error:
-                self._spend("constructor", error)
+    def _seeds_of_build(self) -> list[int]:
+        return [seed_of_rebuild(seed, self._rebuilds) for seed in self._seeds] if self._rebuilds else self._seeds
+
+    def _construct(self) -> Any:
+        env = self._make_vector(self._seeds_of_build())
+        found = getattr(env, "num_envs", self.num_rows)
+        if found != self.num_rows:
+            env.close()
+            raise UnsupportedSpace(
+                f"{self._name} was called with num_envs={self.num_rows} and returned a vector environment of "
+                f"{found}: return one of num_envs rows; the number is the run's envs_per_group"
+            )
+        return env
 
     def _rebuild(self, where: str, error: BaseException, into: ObservationView) -> None:
-        while True:
-            self._spend(where, error)
-            self.close()
-            self._rebuilds += 1
-            seeds = [
-                int(np.random.SeedSequence([seed, self._rebuilds]).generate_state(1)[0] >> 1) for seed in self._seeds
-            ]
-            self._env = self._construct(seeds)
+        def start(env: Any) -> None:
+            self._env = env
             try:
-                self._first_observation(seeds, into)
-                return
-            except RollmillEnvError:
+                self._first_observation(self._seeds_of_build(), into)
+            except failures():
+                self._env = None  # the builder closes it
+                self._rebuilds += 1
                 raise
-            except failures() as again:
-                where, error = "reset", again
 
-    def _spend(self, where: str, error: BaseException) -> None:
-        index = f"{self._first}..{self._first + self.num_rows - 1}"
-        if self._budget is None or not self._budget.spend():
-            raise failure(self._name, index, where, self._clock, error, self._budget) from error
-        self.failures.append(report(f"environments {index} of {self._name}", where, error))
+        env, self._env = self._env, None
+        self._rebuilds += 1
+        self._builder.rebuild(env, 0, where, self._clock, error, start)
 
 
 def _given_mode(env: Any) -> Any:
