@@ -80,6 +80,15 @@ def test_what_the_log_says_is_escaped(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in section
 
 
+def test_a_login_is_not_on_the_page(tmp_path: Path) -> None:
+    uri = "http://user:secret@host:5000"
+    (tmp_path / "run.log").write_text(
+        f"2026-12-01 00:00:00.000 INFO    [main] rollmill.run: command: rollmill train x --uri {uri} (in /tmp)\n"
+    )
+    (found,) = details_of(Comparison((compared(tmp_path),)))
+    assert found.told["command"] == "rollmill train x --uri http://host:5000 (in /tmp)"
+
+
 def test_large_videos_and_links_are_not_embedded(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("of another place")
     (tmp_path / "linked.mp4").symlink_to(tmp_path / "secret")

@@ -224,3 +224,17 @@ def test_trackio_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     tracker = TrackioTracker(tracked(tmp_path))
     tracker.finish("total_steps")
     assert capsys.readouterr().out == ""
+
+
+def test_any_name_of_a_run_gives_the_name_of_an_artifact(tmp_path: Path) -> None:
+    require("trackio")
+    checkpoint = tmp_path / "a.pt"
+    checkpoint.write_bytes(b"1")
+    run = replace(tracked(tmp_path), name="my run")
+    tracker = TrackioTracker(run)
+    tracker.log_file(checkpoint, "checkpoint", "final", 1, None)
+    tracker.finish("total_steps")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    found = SQLiteStorage.resolve_artifact_version(run.settings.project, "my-run-final", "latest")
+    assert found is not None

@@ -15,6 +15,7 @@ from rollmill.reporting.metrics import is_number
 from rollmill.reporting.plots import curve_of
 from rollmill.roles import EVALUATOR, GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
 from rollmill.runtime.run_log import last_lines
+from rollmill.tracking.logins import without_logins
 
 MOST_RUNS = 12
 """Of a comparison of more runs, none is shown in detail."""
@@ -51,7 +52,8 @@ def details_of(comparison: Comparison) -> list[RunDetails]:
 
 
 def _details_of(run: ComparedRun) -> RunDetails:
-    return RunDetails(run, shares_of(run.records), last_lines(run.path, _TOLD), _videos(run.path))
+    told = {name: without_logins(text) for name, text in last_lines(run.path, _TOLD).items()}
+    return RunDetails(run, shares_of(run.records), told, _videos(run.path))
 
 
 def shares_of(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollmill.tracking.config import TrackingConfig
+from rollmill.tracking.logins import without_logins
 
 # Settings of trackers name accounts and servers. A setting may be given by the last part of its key.
 _SECTION = "tracking"
 _PRIVATE = frozenset({_SECTION, "tracker", *(field.name for field in dataclasses.fields(TrackingConfig))})
-# To the last @, because a password may have one.
-_LOGIN = re.compile(r"(?<=://)[^\s'\"]*@")
 _PATH = re.compile(r"(?:file://|~?/|\.\.?/)")
 
 
@@ -23,7 +22,7 @@ def published_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Guests and opponents, which a run keeps with the folders of the machine, have the last part of their path.
     """
-    kept = {key: _without_logins(value) for key, value in settings.items() if not _is_private(key)}
+    kept = {key: without_logins(value) for key, value in settings.items() if not _is_private(key)}
     if "guests" in (population := kept.get("population", {})):
         population["guests"] = [_without_folders(guest) for guest in population["guests"]]
     for key in ("population.guests", "eval_against"):
@@ -54,7 +53,7 @@ def published_command(command: str) -> str:
             is_value = False
         else:
             is_value = False
-            kept.append(_without_folders(_without_logins(word)))
+            kept.append(_without_folders(without_logins(word)))
     return shlex.join(kept)
 
 
@@ -66,11 +65,3 @@ def _without_folders(word: str) -> str:
     """A word, of which ``=`` and commas separate parts, with the last part of each path."""
     parts = re.split(r"([=,])", word)
     return "".join(part.rstrip("/").rpartition("/")[2] if _PATH.match(part) else part for part in parts)
-
-
-def _without_logins(value: Any) -> Any:
-    if isinstance(value, str):
-        return _LOGIN.sub("", value)
-    if isinstance(value, Mapping):
-        return {key: _without_logins(entry) for key, entry in value.items()}
-    return [_without_logins(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -11,6 +11,7 @@ from rollmill.settings.options import flatten
 from rollmill.storage.checkpoint_file import CheckpointError, read_header
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 from rollmill.tracking.base import TrackedPolicy, TrackedRun
+from rollmill.tracking.logins import without_logins
 from rollmill.tracking.trackers import Trackers
 
 
@@ -46,7 +47,7 @@ def start_trackers(
     run = TrackedRun(
         directory=run_dir,
         name=config.tracking.run_name or run_dir.resolve().name,
-        config=flatten(config),
+        config=without_logins(flatten(config)),
         settings=config.tracking,
         is_resumed=is_resumed,
         resume_at_steps=resume_at_steps,

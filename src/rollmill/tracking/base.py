@@ -6,6 +6,7 @@ one after another. So a call may wait for a network, and may raise: the run then
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ class TrackedRun:
     Attributes:
         directory: The run's directory.
         name: The run's name.
-        config: Its settings by dotted key.
+        config: Its settings by dotted key, without logins in addresses.
         settings: Project, group, tags and so on.
         is_resumed: Whether the run resumes.
         resume_id: The :attr:`Tracker.id` of the run that is resumed, to be continued; None for a new one.
@@ -112,3 +113,8 @@ def under_policy(numbers: Mapping[str, float], policy: str | None) -> Mapping[st
 def file_name(name: str, policy: str | None) -> str:
     """The name of a file among those of all policies."""
     return name if policy is None else f"{policy}-{name}"
+
+
+def artifact_name(run: str, name: str, policy: str | None) -> str:
+    """The name of a file among those of all runs, in the characters that Weights & Biases and Trackio allow."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{run}-{file_name(name, policy)}")

@@ -11,6 +11,7 @@ from typing import Any
 from zlib import crc32
 
 from rollmill.tracking.base import FileKind, TrackedRun, file_name, under_policy
+from rollmill.tracking.logins import without_logins
 
 # Limits of MLflow's interface.
 _MOST_METRICS = 1000
@@ -45,7 +46,8 @@ class MlflowTracker:
         is_known = run.resume_id is not None and self._continue(run.resume_id)
         self._id = str(run.resume_id) if is_known else self._begin(run)
         self.id = self._id
-        self.place = f"run {self._id} of the experiment {run.settings.project!r} in {self._client.tracking_uri}"
+        store = without_logins(self._client.tracking_uri)
+        self.place = f"run {self._id} of the experiment {run.settings.project!r} in {store}"
         if run.resume_id is not None and not is_known:
             self.place += f", a new one: run {run.resume_id} is deleted or not there"
         self._log_config(run)

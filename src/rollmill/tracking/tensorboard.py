@@ -93,7 +93,7 @@ class _EventWriter:
 
     def write_text(self, tag: str, text: str, step: int) -> None:
         plugin = self._metadata(plugin_data=self._metadata.PluginData(plugin_name="text"))
-        tensor = self._tensor(dtype=self._string, string_val=[text.encode()])
+        tensor = self._tensor(dtype=self._string, string_val=[text.encode(errors="backslashreplace")])
         value = self._summary.Value(tag=tag, metadata=plugin, tensor=tensor)
         self._put(self._event(wall_time=time.time(), step=step, summary=self._summary(value=[value])))
 

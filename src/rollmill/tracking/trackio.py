@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rollmill.tracking.base import FileKind, TrackedRun, file_name, under_policy
+from rollmill.tracking.base import FileKind, TrackedRun, artifact_name, under_policy
 
 _log = logging.getLogger("rollmill.tracking")
 
@@ -69,7 +69,7 @@ class TrackioTracker:
             self._run.log({key: self._trackio.Video(str(path), format="mp4")}, step=agent_steps)
             return
         artifact = self._trackio.Artifact(
-            f"{self._run.name}-{file_name(name, policy)}", type="model", metadata={"agent_steps": agent_steps}
+            artifact_name(self._run.name, name, policy), type="model", metadata={"agent_steps": agent_steps}
         )
         artifact.add_file(str(path), name=path.name)
         self._run.log_artifact(artifact)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollmill.tracking.base import FileKind, TrackedRun, file_name, under_policy
+from rollmill.tracking.base import FileKind, TrackedRun, artifact_name, under_policy
 
 _AXIS = "agent_steps"
 _EVALUATION_AXIS = "evaluation/agent_steps"
@@ -99,7 +99,7 @@ class WandbTracker:
             self._run.log({key: self._wandb.Video(str(path), format="mp4"), axis: agent_steps})
             return
         artifact = self._wandb.Artifact(
-            f"{self.id}-{file_name(name, policy)}", type="model", metadata={_AXIS: agent_steps}
+            artifact_name(str(self.id), name, policy), type="model", metadata={_AXIS: agent_steps}
         )
         artifact.add_file(str(path), name=path.name)
         self._run.log_artifact(artifact)
