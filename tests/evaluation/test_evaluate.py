@@ -23,6 +23,7 @@ from rollmill.evaluation import episode_length
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.episode_length import EndlessEpisodeError
 from rollmill.evaluation.evaluate import (
+    InfiniteReturnError,
     _of_all_tasks,
     _over_tasks,
     evaluate,
@@ -221,6 +222,20 @@ def test_environments_that_fail_are_rebuilt_as_in_training(make_run: MakeRun, mo
     Flaky.failing = 1
     with pytest.raises(EnvironmentFailure, match=r"env\.on_failure=restart rebuilds"):
         evaluate(make_run("test/flaky"), episodes=3, num_envs=2)
+
+
+class Bottomless(Flaky):
+    """The reward of each episode's last step is infinite."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, -np.inf if terminated else reward, terminated, truncated, info
+
+
+def test_returns_without_a_mean_are_told(make_run: MakeRun) -> None:
+    register_env("test/bottomless", Bottomless)
+    with pytest.raises(InfiniteReturnError, match=r"3 of 3 episode\(s\) of test/bottomless .*env.check_finite=true"):
+        evaluate(make_run("test/bottomless", check_finite=False), episodes=3)
 
 
 def test_a_renderer_that_fails_costs_the_video_only(make_run: MakeRun, tmp_path: Path) -> None:

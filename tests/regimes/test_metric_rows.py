@@ -66,6 +66,11 @@ def test_what_was_not_measured_is_null() -> None:
     assert {key for key, value in row.items() if value is None} == empty | {"env/score"}
 
 
+def test_an_infinite_return_has_no_spread() -> None:
+    report = replace(REPORT, recent_episodes=(EpisodeEnd(1.0, 5), EpisodeEnd(float("-inf"), 7)))
+    assert row_of(report, STATUS, {}, env={}, time_before_s=0.0)["episode_return_std"] is None
+
+
 def test_losses_environments_figures_and_shares_have_their_groups() -> None:
     report = replace(REPORT, losses={"policy": 0.5}, figures={"replay/age": None, "replay/size": 7.0})
     shares = {"learner": Stage({"learning": 0.75, "waiting for batches": 0.25})}

@@ -46,6 +46,10 @@ class NothingPlayedError(ValueError):
     """Agents that may join in late, or not at all, did not, so that there are no returns."""
 
 
+class InfiniteReturnError(ValueError):
+    """An episode's return is not finite, so that the episodes have no mean."""
+
+
 def evaluate(
     run_dir: Path | str,
     *,
@@ -90,6 +94,7 @@ def evaluate(
         UntrustedError: The directory names such code, without ``trust``.
         EvaluationInterruptedError: ``is_stop_wanted`` returned True.
         NothingPlayedError: No agent has played.
+        InfiniteReturnError: A return is not finite.
         EndlessEpisodeError: An episode without a time limit did not end.
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is intact.
@@ -319,6 +324,11 @@ def _evaluate_task(
         raise NothingPlayedError(
             f"{who_was_absent} played in none of {how.episodes} episode(s) of {of_task.name}, because no agent joined "
             "in: evaluate more episodes"
+        )
+    if infinite := sum(not math.isfinite(value) for value in flat):
+        raise InfiniteReturnError(
+            f"{infinite} of {len(flat)} episode(s) of {of_task.name} had a return that is not finite, so that they "
+            "have no mean: give finite rewards (env.check_finite=true finds the first that is not)"
         )
     film = None
     if how.video is not None:

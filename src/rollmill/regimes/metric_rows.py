@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -47,7 +48,8 @@ def row_of(
         "frames_per_second": status.frames_per_second,
         "episodes": report.episodes,
         "episode_return": status.episode_return,
-        "episode_return_std": statistics.pstdev(returns) if returns else None,
+        # Environments may give infinite rewards (``env.check_finite=false``).
+        "episode_return_std": statistics.pstdev(returns) if returns and all(map(math.isfinite, returns)) else None,
         "episode_length": status.episode_length,
         "learning_rate": report.learning_rate,
     }
