@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import operator
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.cli import envs, main
+from rollmill.cli import envs, main, program
 from rollmill.cli.settings_help import OFF_POLICY, ON_POLICY
 from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
@@ -270,6 +271,28 @@ def test_help_with_an_algorithm_shows_its_values(capsys: pytest.CaptureFixture[s
     assert "--learner.clip-range" not in said
     assert main(["train", "gym/Pendulum-v1", "--algo", "nosuch", "--help"]) == 2
     assert "algo='nosuch': choose one of ppo" in capsys.readouterr().err
+
+
+def test_help_with_a_long_value_keeps_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"runs/{'a' * 100}.pt"
+    assert main(["train", "gym/CartPole-v1", "--init-from", path, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index(f"  --init-from {path}")
+    assert lines[at + 1].split()[:3] == ["run", "directory", "or"]
+    assert main(["suite", "--help"]) == 0
+    assert "PRESET before --help" not in capsys.readouterr().out
+
+
+def test_a_file_that_may_not_be_read_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "runs/x/config.json")
+
+    monkeypatch.setattr(envs, "run", refuse)
+    monkeypatch.setattr(program, "is_of_user_code", lambda _: False)  # This file is the user's.
+    assert main(["envs"]) == 1
+    assert "permission denied for runs/x/config.json: change the permissions" in capsys.readouterr().err
 
 
 def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from rollmill.envs.registry import register_env
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.lineup import lineup_of_agent
 from rollmill.evaluation.rows import play
+from rollmill.evaluation.snapshot import NoRunError
 from rollmill.evaluation.stage import NotRenderableError, open_stage
 from rollmill.evaluation.video import (
     Frame,
@@ -102,6 +103,15 @@ def test_a_failure_leaves_no_half_film(make_run: MakeRun, tmp_path: Path) -> Non
         write_mp4(tmp_path / "films" / "a.mp4", frames())
     assert [p.name for p in (tmp_path / "films").iterdir()] == ["a.mp4"]
     assert (tmp_path / "films" / "a.mp4").read_bytes() == b"the old one"
+
+
+def test_an_encoder_that_does_not_start_is_told(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = load(make_run("test/striped"))
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "none"))
+    with pytest.raises(VideoError, match=r"ffmpeg does not start.*rollmill doctor"):
+        film_episode(lineup_of_agent(agent), agent.snapshot.env, tmp_path / "a.mp4", 0)
 
 
 def test_a_film_that_the_encoder_cannot_finish_replaces_none(make_run: MakeRun, tmp_path: Path) -> None:
@@ -334,6 +344,13 @@ def test_following_films_each_new_checkpoint(make_run: MakeRun) -> None:
 
     watch(run_dir, episodes=3, follow=True, say=say)
     assert [line.split()[0] for line in said] == ["123", "1,000", "2,000"]
+
+
+@pytest.mark.usefixtures("_headless")
+def test_watching_a_run_that_is_not_there_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(NoRunError, match="there is no such directory"):
+        watch(tmp_path / "frist")
+    assert not (tmp_path / "frist").exists()
 
 
 @pytest.mark.usefixtures("_headless")

@@ -98,6 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not is_ours(type(error)):
             if not is_of_user_code(error):
+                if isinstance(error, PermissionError) and error.filename is not None:
+                    print(
+                        f"rollmill: permission denied for {error.filename!s}: change the permissions of the file or "
+                        "its folders, or run this as the user who owns it",
+                        file=sys.stderr,
+                    )
+                    return EXIT_FAILED
                 raise
             # For example, a module of the user's that cannot be imported.
             print(format_error(error), end="", file=sys.stderr)

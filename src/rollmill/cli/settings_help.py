@@ -64,8 +64,10 @@ def settings_help(command: Command, known: list[str], overrides: list[str], show
     """
     arguments = _complete(command, known)
     config: Config | None = None
-    whose = "their defaults (PRESET before --help shows the values of a preset)"
-    if getattr(arguments, "preset", None) is not None:
+    whose = "their defaults"
+    if "PRESET" in command.parser.format_usage():
+        whose += " (PRESET before --help shows the values of a preset)"
+    if getattr(arguments, "preset", None) is not None and not getattr(arguments, "resume", None):
         assert arguments is not None
         from rollmill.api import make_config
 
@@ -100,14 +102,15 @@ def _main_settings(values: Config | None) -> str:
     else:
         shown = {key: format_value(value) for key, value in flatten(values).items()}
     rows = [(f"--{key.replace('_', '-')} {shown[key]}", text) for key, text in chosen.items() if key in shown]
-    width = max(len(left) for left, _ in rows) + 4
-    lines = [
-        line
-        for left, text in rows
-        for line in textwrap.wrap(
-            text, _columns(), initial_indent=f"  {left}".ljust(width), subsequent_indent=" " * width
-        )
-    ]
+    # A long value, such as the path of a checkpoint, has a line of its own.
+    width = min(max(len(left) for left, _ in rows) + 4, _columns() // 2)
+    lines = []
+    for left, text in rows:
+        indent = f"  {left}".ljust(width)
+        if len(indent) > width or indent[-1] != " ":
+            lines.append(indent)
+            indent = " " * width
+        lines += textwrap.wrap(text, _columns(), initial_indent=indent, subsequent_indent=" " * width)
     return "\n".join(lines)
 
 

@@ -106,6 +106,8 @@ def write_report(
         return _write(comparison, folder, title=title, seed=seed, notes=[*notes, *comparison.notes])
     except PlotError as error:
         raise NotWritableError(str(error)) from error
+    except NoMetricsError:
+        raise
     except OSError as error:
         if error.filename is not None and not Path(error.filename).is_relative_to(folder):
             raise ComparisonError(f"{error.filename} cannot be read ({error.strerror})") from error

@@ -56,9 +56,16 @@ class Snapshot(NamedTuple):
 
 
 def policies_of_run(run_dir: Path | str) -> list[str]:
-    """Return the names of a run's policies in alphabetical order; empty if it has one policy."""
+    """Return the names of a run's policies in alphabetical order; empty if it has one policy.
+
+    Raises:
+        NoRunError: The run may not be read.
+    """
     folder = Path(run_dir) / POLICIES_FOLDER
-    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    try:
+        return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    except OSError as error:
+        raise NoRunError(_unreadable(folder, error)) from error
 
 
 def read_population(run_dir: Path | str) -> tuple[PopulationConfig, dict[str, object]]:
@@ -72,7 +79,9 @@ def read_population(run_dir: Path | str) -> tuple[PopulationConfig, dict[str, ob
         saved, _ = read_signed(path)
         population = from_json(PopulationConfig, {"population": saved.get("population", {})})
         return population, dict(saved.get("policy", {}))
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        raise NoRunError(_unreadable(path, error)) from error
+    except (ValueError, KeyError) as error:
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
 
 
@@ -124,6 +133,8 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
         env, model = saved["env"], saved["model"]
         algorithm = _algorithm_of(saved)
         group_size = saved.get("envs_per_group")
+    except OSError as error:
+        raise NoRunError(_unreadable(path, error)) from error
     except (ValueError, KeyError) as error:
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
     store = _store(run_dir)
@@ -224,3 +235,7 @@ def newest_checkpoint(run_dir: Path | str) -> Path | None:
 
 def _store(run_dir: Path) -> CheckpointStore:
     return CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    return f"{path} cannot be read ({error.strerror}): change its permissions"

@@ -155,7 +155,10 @@ def check_video_path(path: Path | str) -> Path:
             f"the folder of the video {path} cannot be created ({error.strerror}): give another one"
         ) from error
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise VideoError(f"the video {path} cannot be written: it is a folder, or in one that you may not write to")
+        raise VideoError(
+            f"the video {path} cannot be written: it is a folder, or in one that you may not write to; give another "
+            "name (--video FILE.mp4)"
+        )
     return path
 
 
@@ -183,7 +186,9 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
         count = _encode(aside, _of_one_size(frames), caption)
         aside.replace(path)
     except _EncoderError as error:
-        raise VideoError(f"the video {path} cannot be written ({error}): is there space on the disk?") from error
+        raise VideoError(
+            f"the video {path} cannot be written ({error}): make room on the disk; rollmill doctor checks ffmpeg"
+        ) from error
     finally:
         aside.unlink(missing_ok=True)
         close = getattr(frames, "close", None)
@@ -193,7 +198,7 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
 
 
 class _EncoderError(Exception):
-    """The encoder has failed."""
+    """The encoder does not start, or has failed."""
 
 
 def _encode(path: Path, frames: Iterator[Frame], caption: str | None) -> int:
@@ -201,7 +206,7 @@ def _encode(path: Path, frames: Iterator[Frame], caption: str | None) -> int:
 
     Raises:
         ValueError: There is no frame.
-        _EncoderError: The file is not whole.
+        _EncoderError: The encoder does not start, or the file is not whole.
     """
     import imageio_ffmpeg
 
@@ -213,7 +218,10 @@ def _encode(path: Path, frames: Iterator[Frame], caption: str | None) -> int:
     writer = imageio_ffmpeg.write_frames(
         str(path), (width, height), fps=frame.fps, codec="libx264", quality=7, macro_block_size=2
     )
-    writer.send(None)
+    try:
+        writer.send(None)
+    except (OSError, RuntimeError) as error:
+        raise _EncoderError(f"ffmpeg does not start: {str(error).splitlines()[0]}") from error
     count = 0
     try:
         while frame is not None:

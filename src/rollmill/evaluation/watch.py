@@ -83,14 +83,14 @@ def watch(
 
     windowed = video is None and has_display()
     target = Path(video) if video is not None else folder / "watch.mp4"
-    if not windowed:
-        check_video_path(target)
     if episodes is not None:
         check_integer("episodes", episodes, 1, ", or None")
     if episodes is None and not windowed and not follow:
         episodes = 1
     returns: list[float] = []
     lineup = load()
+    if not windowed:
+        check_video_path(target)
     env = lineup.snapshot.env
     chosen = range(len(env.names)) if task is None else (task_index(env, task),)
     spec = spec_of(lineup.snapshots, env)
