@@ -48,6 +48,13 @@ def test_the_command_runs_although_the_native_module_does_not_load(tmp_path: Pat
     assert done.stderr == ""
 
 
+def test_a_broken_numpy_is_a_problem_and_no_traceback(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['numpy'] = None; from rollmill.cli import main; main(['doctor'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "problem  numpy" in done.stdout
+    assert done.stderr == ""
+
+
 def test_all_hard_dependencies_are_checked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert [f"{name}>={least}" for name, least in software.DEPENDENCIES.items()] == project["dependencies"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rollmill.doctor.finding import Finding
 from rollmill.envs.doom_arena import cache_folder
-from rollmill.runtime.arena import readable
+from rollmill.runtime.machine import readable
 from rollmill.runtime.signatures import signing_key
 
 _LITTLE = 1 << 30

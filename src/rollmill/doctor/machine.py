@@ -7,14 +7,12 @@ import re
 import resource
 from pathlib import Path
 
-import numpy as np
-
 from rollmill.doctor.finding import Finding, State
 from rollmill.extras import missing_modules
 from rollmill.models.device import has_bf16_units
 from rollmill.runtime import cgroups
 from rollmill.runtime.affinity import usable_cpus
-from rollmill.runtime.arena import Arena, ArenaLayout, readable
+from rollmill.runtime.machine import readable
 
 _ROOT = Path("/")
 # docs/memory.md: 64 environments of CartPole take 330 MB in all processes, those of Atari 555 MB.
@@ -63,6 +61,11 @@ def check_memory(root: Path = _ROOT) -> Finding:
 
 def check_shared_memory() -> Finding:
     """Whether anonymous shared memory (memfd) can be made, which all data between processes lies in."""
+    # Imported here, so that the other checks can be made where numpy is broken.
+    import numpy as np
+
+    from rollmill.runtime.arena import Arena, ArenaLayout
+
     try:
         arena = Arena.create(ArenaLayout().add("probe", 1 << 16, np.uint8))
         arena["probe"][:] = 1

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rollmill.learning.config import RMSprop
-from rollmill.runtime.arena import MemoryPart, readable
+from rollmill.runtime.arena import MemoryPart
+from rollmill.runtime.machine import readable
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.specs import ArraySpec

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rollmill.runtime import cgroups
+from rollmill.runtime.machine import readable
 
 CACHE_LINE = 64
 
@@ -320,11 +321,3 @@ def _take_from_disk(descriptor: int, path: Path, nbytes: int) -> None:
 
 def _attach(descriptor: Any, fields: dict[str, ArenaField], nbytes: int, is_allocated: bool) -> Arena:
     return Arena(descriptor.detach(), fields, nbytes, is_allocated=is_allocated)
-
-
-def readable(nbytes: int) -> str:
-    """Formats bytes in binary units."""
-    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.1f} {unit}"
-    return f"{nbytes} bytes"

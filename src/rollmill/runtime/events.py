@@ -6,7 +6,7 @@ import signal
 from typing import NamedTuple
 
 from rollmill.runtime import cgroups
-from rollmill.runtime.arena import readable
+from rollmill.runtime.machine import readable
 
 
 class Handle(NamedTuple):
