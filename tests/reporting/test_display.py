@@ -58,6 +58,7 @@ def test_progress_and_eta_of_a_run_that_its_time_will_end() -> None:
     assert format_line(limited).startswith("1:40 of 3:20  250,000 steps (50%) | 10,000 frames/s | ETA 1:40 |")
     assert replace(limited, steps_per_second=0.0).eta_s == 100.0
     assert replace(limited, time_s=201.0).eta_s == 0.0
+    assert replace(limited, time_before_s=300.0).progress == 0.8, "of a resumed run, earlier sessions count"
     # Its steps come first.
     late = replace(STATUS, ends_at_s=100_000.0)
     assert (late.progress, late.eta_s) == (0.25, 300.0)

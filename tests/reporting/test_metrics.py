@@ -16,6 +16,7 @@ from rollmill.reporting.metrics import (
     NoMetricsError,
     read_metrics,
 )
+from rollmill.storage.evaluations import EVALUATIONS_FILE
 
 
 def write(run_dir: Path, *steps: int, resume_at_steps: int | None = None) -> None:
@@ -123,3 +124,12 @@ def test_runs_of_earlier_versions_are_read_under_todays_names(tmp_path: Path) ->
         {"agent_steps": 9, "batches": 3, "sgd_steps": 12},
         {"agent_steps": 10, "time_s": 1.0},
     ]
+
+
+def test_a_foreign_line_among_the_evaluations_is_left_out(tmp_path: Path) -> None:
+    whole = {"agent_steps": 5, "mean_return": 1.0, "std_return": 0.0, "min_return": 1.0, "max_return": 1.0}
+    whole |= {"mean_length": 3.0, "episodes": 2, "interval_95": [1.0, 1.0]}
+    lines = [{"agent_steps": 4}, whole, {**whole, "agent_steps": 6, "interval_95": None}]
+    with MetricsWriter(tmp_path) as writer:
+        (tmp_path / EVALUATIONS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert [record["agent_steps"] for record in writer.write_evaluations()] == [5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rollmill.reporting.plots import (
     NothingToPlotError,
     PlotError,
     curve_of,
+    drawable,
     evaluated,
     overlay,
     overlay_if_alike,
@@ -166,6 +168,12 @@ def test_a_replay_shows_its_samples_age_where_others_show_their_lag(tmp_path: Pa
 def test_a_title_is_no_formula(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", 0.0)
     assert plot_runs([run], tmp_path / "x.png", title=r"my/$\frac{maze$").stat().st_size > 1000
+
+
+def test_a_name_that_is_not_utf8_is_drawn_with_escapes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / os.fsdecode(b"caf\xe9"), 0.0)
+    assert plot_runs([run], tmp_path / "x.png").stat().st_size > 1000
+    assert drawable(os.fsdecode(b"caf\xe9")) == r"caf\udce9"
 
 
 def test_a_run_without_an_episode_is_still_drawn(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rollmill.comparing.statistics import AGGREGATES, Profile
 from rollmill.evaluation.stats import Estimate
 from rollmill.extras import check_extra
 from rollmill.pbt.history import PbtEvent
-from rollmill.reporting.plots import Curve, draw_evaluations, evaluated
+from rollmill.reporting.plots import Curve, draw_evaluations, drawable, evaluated
 
 _TITLES = {"median": "median", "iqm": "interquartile mean", "mean": "mean", "optimality_gap": "optimality gap"}
 _LABEL_WIDTH = 60  # characters of a method's name in a line
@@ -84,7 +84,7 @@ def save(figure: Any, path: Path) -> Path:
 
 def _wrapped(label: str) -> str:
     # A "$" in a name does not start a formula.
-    return textwrap.fill(label, _LABEL_WIDTH).replace("$", r"\$")
+    return textwrap.fill(drawable(label), _LABEL_WIDTH).replace("$", r"\$")
 
 
 def _legend(figure: Any, handles: Sequence[Any]) -> None:
@@ -162,7 +162,7 @@ def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Pat
     axes.set(xlabel="agent steps of the policy", ylabel="rating")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _legend(figure, handles)
-    figure.suptitle(title, fontweight="bold", parse_math=False)
+    figure.suptitle(drawable(title), fontweight="bold", parse_math=False)
     return save(figure, path)
 
 
@@ -210,7 +210,7 @@ def draw_points(points: Mapping[str, Mapping[str, Curve]], path: Path, *, title:
         for name, style in style_of.items()
     ]
     _legend(figure, handles)
-    figure.suptitle(title, fontweight="bold", parse_math=False)
+    figure.suptitle(drawable(title), fontweight="bold", parse_math=False)
     return save(figure, path)
 
 
@@ -272,7 +272,7 @@ def draw_lineage(events: Sequence[PbtEvent], path: Path, *, title: str) -> Path:
     bottom.set_xlabel("agent steps of the policy")
     bottom.xaxis.set_major_formatter(EngFormatter(sep=""))
     _legend(figure, handles)
-    figure.suptitle(title, fontweight="bold", parse_math=False)
+    figure.suptitle(drawable(title), fontweight="bold", parse_math=False)
     return save(figure, path)
 
 

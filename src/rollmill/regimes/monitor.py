@@ -281,6 +281,7 @@ class Monitor:
             policy_lag_expected=self._expected_lag,
             learning_rate=report.learning_rate,
             ends_at_s=self._ends_at_s,
+            time_before_s=self._time_before_s,
             shares=self._shares,
             policies=policies,
             tasks=_tasks_of(report),

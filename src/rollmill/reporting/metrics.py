@@ -115,7 +115,11 @@ class MetricsWriter:
         if size == self._evaluations_size:
             return []
         self._evaluations_size = size
-        new = [record for record in self._evaluations.records() if int(record["agent_steps"]) not in self._evaluated]
+        new = [
+            record
+            for record in self._evaluations.records()
+            if int(record["agent_steps"]) not in self._evaluated and _is_whole(record)
+        ]
         for record in new:
             steps = int(record["agent_steps"])
             self._evaluated.add(steps)
@@ -205,6 +209,19 @@ def is_number(value: object) -> TypeGuard[float]:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
         return False
+
+
+def _is_whole(evaluation: Mapping[str, Any]) -> bool:
+    """Whether an evaluation has what its readers need: a line that Rollmill did not write may have less."""
+    interval = evaluation.get("interval_95")
+    return (
+        all(is_number(evaluation.get(name)) for name in _EVALUATION_SCALARS)
+        and is_number(evaluation.get("episodes"))
+        and isinstance(interval, list)
+        and len(interval) == 2
+        and all(map(is_number, interval))
+        and isinstance(evaluation.get("against", {}), dict)
+    )
 
 
 def _is_value(value: object) -> bool:

@@ -195,8 +195,13 @@ def plot_runs(
     empty = f", {len(runs) - with_rows} without rows" if with_rows < len(runs) else ""
     drawn = "mean and range" if has_band else "one line each"
     title = name if len(runs) == 1 else f"{name} ({with_rows} {'run' if with_rows == 1 else f'runs: {drawn}'}{empty})"
-    figure.suptitle(title, fontweight="bold", parse_math=False)  # A name's "$" begins no formula.
+    figure.suptitle(drawable(title), fontweight="bold", parse_math=False)  # A name's "$" begins no formula.
     return save_figure(figure, Path(output))
+
+
+def drawable(text: str) -> str:
+    """Text for a picture: bytes of a path that are not UTF-8 become escapes, because no font can draw them."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def save_figure(figure: Any, output: Path) -> Path:

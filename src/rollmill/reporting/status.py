@@ -66,6 +66,7 @@ class Status:
         policy_lag_expected: The lag that the configuration implies, in policy versions.
         learning_rate: Present learning rate.
         ends_at_s: ``time_s`` at which the run ends at the latest; None without such a limit.
+        time_before_s: Seconds that earlier sessions of a resumed run trained for.
         shares: Role (``"learner"``) -> how its processes spent their time lately.
         policies: Name -> each policy, where there are several.
         tasks: Name -> each task, where there are several.
@@ -91,6 +92,7 @@ class Status:
     policy_lag_expected: float | None = None
     learning_rate: float | None = None
     ends_at_s: float | None = None
+    time_before_s: float = 0.0
     shares: Mapping[str, Stage] = field(default_factory=dict)
     policies: Mapping[str, PolicyStatus] = field(default_factory=dict)
     tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
@@ -100,7 +102,9 @@ class Status:
     def progress(self) -> float:
         """Share of the run that is done, 0..1: of its steps or of its time, whichever ends it sooner."""
         of_steps = self.agent_steps / self.total_steps if self.total_steps > 0 else 1.0
-        of_time = self.time_s / self.ends_at_s if self.ends_at_s else 0.0
+        of_time = 0.0
+        if self.ends_at_s is not None and (whole := self.time_before_s + self.ends_at_s) > 0:
+            of_time = (self.time_before_s + self.time_s) / whole
         return min(1.0, max(of_steps, of_time))
 
     @property
