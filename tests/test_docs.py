@@ -74,7 +74,8 @@ def test_every_page_of_the_documentation_is_in_the_navigation_of_the_site() -> N
     navigation = (_ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\ntheme:")[0]
     listed = re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)
     assert len(listed) == len(set(listed))
-    assert {name for name in listed if not name.startswith("source/")} == {*_pages(), "index.md", "journal/2026-11.md"}
+    months = {f"journal/{page.name}" for page in (_DOCS / "journal").glob("[0-9]*.md")}
+    assert {name for name in listed if not name.startswith("source/")} == {*_pages(), "index.md", *months}
 
 
 def _pages() -> list[str]:
