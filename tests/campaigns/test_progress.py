@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -33,6 +34,8 @@ def test_rate_and_time_left_count_parts_of_runs() -> None:
 def test_at_the_start_the_time_left_is_unknown() -> None:
     start = Progress(total=2, done=0, pruned=0, failed=0, before=0, elapsed_s=0.0, running=[])
     assert (start.runs_per_hour, start.eta_s) == (None, None)
+    again = replace(HALF, before=3.5 - 1e-13, elapsed_s=0.1)
+    assert (again.runs_per_hour, again.eta_s) == (None, None), "a rounding error is no speed"
     assert "ETA -" in format_line(start)
 
 

@@ -19,6 +19,7 @@ from rollmill.campaigns.jobs import Record
 from rollmill.reporting.console import DisplayConsole, silent_once_gone
 
 _PLAIN_INTERVAL_S = 30.0
+_LEAST_PARTS = 0.01  # of a run: of less, no speed can be told
 _LONGEST_ERROR = 200  # characters of an error in a line
 
 
@@ -75,9 +76,9 @@ class Progress:
 
     @property
     def runs_per_hour(self) -> float | None:
-        """Runs that this session completes in an hour, parts of runs included; None before there is any part."""
+        """Runs that this session completes in an hour, parts of runs included; None before a hundredth of one."""
         parts = self.ended - self.before + sum(run.share for run in self.running)
-        return 3600.0 * parts / self.elapsed_s if parts > 0 and self.elapsed_s > 0 else None
+        return 3600.0 * parts / self.elapsed_s if parts >= _LEAST_PARTS and self.elapsed_s > 0 else None
 
     @property
     def eta_s(self) -> float | None:
