@@ -343,7 +343,7 @@ def test_the_pruner_sees_an_evaluation_when_it_has_come(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_before_anything_starts(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         small_sweep(tmp_path / "s", **changes)
-    assert not (tmp_path / "s" / "runs" / "trial_0000-0").exists()
+    assert not (tmp_path / "s").exists()
 
 
 def test_the_seed_is_no_setting_to_search(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ class SuiteResult:
         done = sum(record.status == "done" for record in self.records)
         lines = [f"{done} of {len(self.records)} runs done, {len(self.failed)} failed"]
         lines += [f"{record.job.name}: {record.error.splitlines()[0]}" for record in self.failed if record.error]
+        if self.failed:
+            lines.append(f"{self.folder}/jobs/NAME.log has what each printed; --retry-failed tries them again")
         return "\n".join(lines)
 
 

@@ -120,7 +120,8 @@ class SweepResult:
         }
         lines = [", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no trial has ended"]
         if self.best is None:
-            return f"{lines[0]}; none has a value of {self.metric}"
+            errors = [trial.error.splitlines()[0] for trial in self.trials if trial.error]
+            return f"{lines[0]}; none has a value of {self.metric}" + (f": {errors[0]}" if errors else "")
         lines.append(
             f"best: trial {self.best.number}, {self.metric} {format_metric(self.best.value)} with "
             f"{self._text(self.best)}"

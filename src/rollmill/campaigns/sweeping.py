@@ -23,7 +23,7 @@ from rollmill.campaigns.follow import RunFollower, RunLength, curve_of_metric, k
 from rollmill.campaigns.jobs import ENDED, Campaign, CampaignError, Job, Record, job_name, open_campaign, trial_run_name
 from rollmill.campaigns.program import with_own_code
 from rollmill.campaigns.run_queue import RunningJob
-from rollmill.campaigns.space import Dimension, contains, parse_space, read_space
+from rollmill.campaigns.space import Dimension, contains, grid_of, parse_space, read_space
 from rollmill.campaigns.study import DIRECTIONS, POINTS, PRUNERS, SAMPLERS, Study, Trial, check_installed
 from rollmill.campaigns.sweep_metric import check_has_metric, check_metric
 from rollmill.campaigns.sweep_result import SweepResult
@@ -101,6 +101,8 @@ def sweep(
     fixed = with_own_code(preset, overrides, algo=algo, protocol=protocol)
     name = preset_name(preset)
     plan = _plan(name, space, fixed, algo=algo, protocol=protocol, metric=metric)
+    if sampler == "grid":
+        grid_of(plan.space)  # Refused before anything is written.
     folder = Path(output) if output is not None else Path("runs") / job_name(f"sweep_{name}")
     definition = {
         "preset": name,
@@ -138,8 +140,9 @@ def sweep(
             study.propose(plan.start)
         elif plan.outside and sampler != "grid" and not quiet:
             print(
-                f"no trial has the preset's own values, because the space does not contain {', '.join(plan.outside)}; "
-                "give values that it contains (--KEY VALUE) to have a trial to compare with",
+                "no trial has the values of the preset and of this command, because the space does not contain "
+                f"{', '.join(plan.outside)}; to have a trial to compare with, give values that it contains "
+                "(--KEY VALUE), in a new folder (--output)",
                 file=sys.stderr,
                 flush=True,
             )
@@ -398,7 +401,8 @@ class _Trials:
             first.update()
             self._report(number, first, self.length(records[0].job), has_ended=True)
             if empty := [record.job.name for record, curve in zip(records, curves, strict=True) if not curve]:
-                self._study.fail(number, f"{empty[0]} has no value of {self._metric}; did an episode end?")
+                error = f"{empty[0]} has no value of {self._metric}; if no episode ended, give more steps"
+                self._study.fail(number, error)
             else:
                 self._study.complete(number, [curve[-1][1] for curve in curves])
         else:

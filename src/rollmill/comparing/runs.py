@@ -165,7 +165,9 @@ def compare(runs: Sequence[str | Path]) -> Comparison:
     named = [(name, path) for name, path in given if not has_only_begun(path)] or given
     configs = {path: flatten(load_config(path)) for _, path in named}
     if len(configs) < len(named):
-        raise ComparisonError("a run was named twice: give each directory once")
+        paths = [path for _, path in named]
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise ComparisonError(f"the run {twice} was named twice: give each directory once")
     records = {path: read_metrics(path) for path in configs}
     settings = {path: settings_of_run(config, path, records[path]) for path, config in configs.items()}
     of_runs = [settings[path] for _, path in named]
