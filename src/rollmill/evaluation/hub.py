@@ -244,8 +244,14 @@ def _refusals(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        said = str(error).rstrip(".")
+        is_of_hub = type(error).__module__.partition(".")[0] == "huggingface_hub"
+        if not is_of_hub or isinstance(error, ConnectionError):
+            raise HubError(
+                f"the Hub cannot be reached to write {name}: {said}. Check the network and HF_ENDPOINT"
+            ) from error
         raise HubError(
-            f"the Hub does not take {name}: {error}. Log in with a token that may write (hf auth login, or HF_TOKEN)"
+            f"the Hub does not take {name}: {said}. Log in with a token that may write (hf auth login, or HF_TOKEN)"
         ) from error
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rollmill.tracking.config import TrackingConfig
@@ -45,7 +46,7 @@ def published_command(command: str) -> str:
         return ""  # Its words cannot be told apart.
     kept: list[str] = []
     is_value = False
-    for word in words:
+    for word in _without_interpreter(words):
         is_option = word.startswith("--")
         if is_option and _is_private(word[2:].partition("=")[0]):
             is_value = "=" not in word
@@ -55,6 +56,16 @@ def published_command(command: str) -> str:
             is_value = False
             kept.append(_without_folders(without_logins(word)))
     return shlex.join(kept)
+
+
+def _without_interpreter(words: list[str]) -> list[str]:
+    """The words of the command ``rollmill``, however Python was told to run it."""
+    for index, word in enumerate(words[1:], 1):
+        if word == "-m" and words[index + 1 : index + 2] == ["rollmill"]:
+            return words[index + 1 :]
+        if not word.startswith("-"):
+            return ["rollmill", *words[index + 1 :]] if Path(word).name == "rollmill" else words
+    return words
 
 
 def _is_private(key: str) -> bool:
