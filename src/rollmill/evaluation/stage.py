@@ -195,6 +195,8 @@ def open_stage(
     if not has_display():
         # Gymnasium tries windowed OpenGL first, which fails late and without a clear error if there is no display.
         os.environ.setdefault("MUJOCO_GL", "egl")
+        # pygame, which draws on surfaces of its own, would print an error about the window that it cannot open.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     if maker.env is None:
         seeds = range(seed, seed + rows_of_group(config, 1, group_size))
         return _vector_stage(config, seeds, box=box, agents=agents)
