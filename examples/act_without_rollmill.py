@@ -1,6 +1,6 @@
 """Plays with an exported agent; needs gymnasium and onnxruntime, but not Rollmill.
 
-For files without ``--sample``, and action spaces that are neither a Dict nor a Tuple.
+For action spaces that are neither a Dict nor a Tuple.
 
 rollmill export RUN_DIR --output agent.onnx
 python examples/act_without_rollmill.py agent.onnx CartPole-v1
@@ -24,6 +24,8 @@ session = onnxruntime.InferenceSession(Path(sys.argv[1]).read_bytes())
 inputs = json.loads(session.get_modelmeta().custom_metadata_map["rollmill"])["inputs"]
 outputs = [each.name for each in session.get_outputs()]
 env = gymnasium.make(sys.argv[2])
+rng = np.random.default_rng(0)
+draws = {"uniform": rng.random, "normal": rng.standard_normal}  # for files of ``rollmill export --sample``
 for episode in range(5):
     observation, info = env.reset(seed=episode)
     # The values of inputs that are not in the observation, by role. A network without a core has no state.
@@ -32,6 +34,7 @@ for episode in range(5):
     while not has_ended:
         mask = observation.get("action_mask") if isinstance(observation, dict) else None
         others["action_mask"] = np.hstack([*(info.get("action_mask", []) if mask is None else mask), []])
+        others |= {each["role"]: draws[each["role"]](each["shape"], "f4") for each in inputs if each["role"] in draws}
         given = {}
         for each in inputs:
             is_seen = each["role"] == "observation"

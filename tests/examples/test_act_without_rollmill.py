@@ -86,3 +86,19 @@ def test_it_plays_episodes(core: str, is_dict: bool, parts: str, tmp_path: Path)
             total, has_ended = total + float(reward), terminated or truncated
         expected.append(total)
     assert returns == expected
+
+
+@pytest.mark.slow
+def test_a_file_that_samples_gets_other_numbers_in_each_step(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    env = gymnasium.make("CartPole-v1")
+    model = ModelConfig(mlp_sizes=(8,))
+    network = make_model(observation_specs(env.observation_space), action_spec(env.action_space), model)
+    snapshot = Snapshot(EnvConfig(name="gym/CartPole-v1"), model, network.state_dict(), 0, Path("initial.pt"))
+    agent = Agent(snapshot, env.observation_space, env.action_space)
+    export_agent(agent, tmp_path / "agent.onnx", "onnx", sample=True)
+    command = [sys.executable, "-c", WITHOUT, str(EXAMPLE), str(tmp_path / "agent.onnx"), "CartPole-v1"]
+    played = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    returns = [float(number) for number in re.findall(r"episode \d: return ([\d.]+)", played.stdout)]
+    # With the same number in each step, an untrained network would go to one side: at most 11 steps.
+    assert max(returns) > 11, played.stderr
