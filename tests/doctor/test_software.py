@@ -49,9 +49,14 @@ def test_the_command_runs_although_the_native_module_does_not_load(tmp_path: Pat
 
 
 def test_a_broken_numpy_is_a_problem_and_no_traceback(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['numpy'] = None; from rollmill.cli import main; main(['doctor'])"
+    checks = "[software.check_dependencies, machine.check_memory]"
+    code = (
+        "import sys; sys.modules['numpy'] = None; import rollmill.cli; from rollmill.doctor import machine, software; "
+        f"from rollmill.doctor.examination import describe, examine; print(describe(examine({checks})))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "problem  numpy" in done.stdout
+    assert "memory" in done.stdout
     assert done.stderr == ""
 
 
