@@ -112,7 +112,7 @@ def test_a_resumed_run_keeps_recorded_and_collected_steps(tmp_path: Path) -> Non
         (
             "gym/CartPole-v1",
             {"replay.preload": "cartpole/test-v0", "population.policies": 2, "num_envs": 4, "total_steps": 2000},
-            "learned by one policy",
+            "not for several policies",
         ),
     ],
 )

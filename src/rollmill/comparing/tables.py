@@ -82,7 +82,8 @@ def _note(common: tuple[int, float], *, has_human: bool) -> str:
     human = " Human = 1: scores in units of a human's, where 0 is random play." if has_human else ""
     return (
         '<p class="note">Return: mean over the seeds of the last evaluation, or of the last 100 training episodes '
-        "where one of the runs has no evaluations; raw, neither scaled nor clipped. Interval: percentile bootstrap "
+        "where one of the runs has no evaluations; of the rewards of the environment with its wrappers, before the "
+        "learner scales or clips them. Interval: percentile bootstrap "
         f"over the seeds; it is too narrow with fewer than about five seeds, and a single seed has none.{human} At "
         "equal steps and at equal time: of the last 100 training episodes, where the first of all runs has ended "
         f"({steps:,} agent steps, {minutes:.1f} minutes).</p>"

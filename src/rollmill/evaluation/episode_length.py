@@ -33,4 +33,4 @@ def check_length(env: str, steps: int, *, played: int, episodes: int) -> None:
     )
     if steps == _TAKEN_FOR_ENDLESS:
         raise EndlessEpisodeError(endless)
-    warnings.warn(endless, stacklevel=3)
+    warnings.warn(f"{endless}; at {_TAKEN_FOR_ENDLESS:,} steps this ends", stacklevel=3)

@@ -30,6 +30,8 @@ def long_wait(config: Config, spec: EnvSpec, *, steps_done: int = 0) -> list[str
         return []
     rows, policies = config.num_envs * spec.rows_per_env, len(config.population.names)
     if config.in_replay:
+        if config.replay.preload:  # Recorded steps count, too: learning usually begins at once.
+            return []
         wait = config.replay.min_size * policies
         if wait < _LARGE_SHARE * left:
             return []

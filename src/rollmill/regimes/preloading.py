@@ -62,10 +62,17 @@ def read_stream(name: str, config: Config, spec: EnvSpec) -> Stream:
     except DemonstrationError as error:
         raise ConfigError(f"replay.preload: {error}") from error
     spaces = None if spec.spaces is None else decode_spaces(spec.spaces)
-    if spaces is None or spec.agents or spec.has_action_mask or config.env.tasks or len(config.population.names) > 1:
+    unfit = {
+        "several agents": bool(spec.agents),
+        "masks of actions": spec.has_action_mask,
+        "several tasks": bool(config.env.tasks),
+        "several policies": len(config.population.names) > 1,
+        "spaces that are not known": spaces is None,
+    }
+    if spaces is None or any(unfit.values()):
         raise ConfigError(
-            f"replay.preload={name}: recorded steps are those of one agent without masks of actions, and are "
-            "learned by one policy in one task: leave it out"
+            f"replay.preload={name}: recorded steps are not for {' and '.join(what for what in unfit if unfit[what])}, "
+            "which this run has: leave it out"
         )
     for what, recorded, own in (
         ("observations", dataset.observation_space, spaces.observation),
