@@ -221,7 +221,8 @@ def _encode(path: Path, frames: Iterator[Frame], caption: str | None) -> int:
     try:
         writer.send(None)
     except (OSError, RuntimeError) as error:
-        raise _EncoderError(f"ffmpeg does not start: {str(error).splitlines()[0]}") from error
+        reason = str(error).partition("\n")[0]
+        raise _EncoderError(f"ffmpeg does not start: {reason}") from error
     count = 0
     try:
         while frame is not None:
